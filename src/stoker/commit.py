@@ -1,0 +1,61 @@
+"""How anything is put on disk so that a reader never takes half of it for the whole.
+
+Invariants: a file written here appears under its name complete or not at all; a folder counts only
+when the marker written after everything else is there and what it lists is true.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+_CHUNK = 1 << 20
+
+
+def sha256_of(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """The hash of a file, read in pieces: any size, little memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Ask the disk to keep a file, or a folder's entries, through a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def temporary(path: Path) -> Path:
+    """A name beside `path` for the file while it is being written."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def publish(written: Path, path: Path) -> None:
+    """Give a completely written temporary file its name."""
+    sync(written)
+    written.replace(path)
+    sync(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a small file, complete or not at all."""
+    draft = temporary(path)
+    draft.write_bytes(data)
+    publish(draft, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain data as readable JSON, complete or not at all."""
+    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())

@@ -1,0 +1,1 @@
+"""From files to batches: sources, packing, order, decoding, loading. Knows nothing of training."""

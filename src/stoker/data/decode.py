@@ -1,0 +1,76 @@
+"""Stored bytes and a box to one image of a batch, written straight into its place.
+
+One filter everywhere (training, evaluation, prediction): JPEGs are shrunk by a power of two inside
+the decoder while they still cover the box, then resized bilinearly.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+from stoker.data.crops import dct_scale
+
+Pixels = NDArray[np.uint8]
+Render = Callable[[memoryview, int, int, list[int], bool, Pixels], None]
+"""(bytes, stored width, stored height, box, flip, place in the batch)"""
+
+_scratch = threading.local()
+
+
+def render_jpeg(
+    data: memoryview, width: int, height: int, box: list[int], flip: bool, out: Pixels
+) -> None:
+    left, top, right, bottom = box
+    scale = dct_scale(right - left, bottom - top, out.shape[0])
+    least = (-(-height // scale), -(-width // scale))
+    image = simplejpeg.decode_jpeg(
+        data,
+        min_height=least[0] if scale > 1 else 0,
+        min_width=least[1] if scale > 1 else 0,
+        min_factor=scale,
+        buffer=scratch(least[0] * least[1] * 3),
+    )
+    place(image, [edge // scale for edge in box], flip, out)
+
+
+def render_raw(
+    data: memoryview, width: int, height: int, box: list[int], flip: bool, out: Pixels
+) -> None:
+    # The pixels are the last width * height * 3 bytes of the .npy member.
+    image = np.frombuffer(data, dtype=np.uint8)[-width * height * 3 :].reshape(height, width, 3)
+    place(image, box, flip, out)
+
+
+RENDERERS: dict[str, Render] = {"jpeg": render_jpeg, "raw": render_raw}
+
+
+def scratch(size: int) -> bytearray:
+    """This thread's decoding buffer, grown to at least `size` bytes."""
+    buffer: bytearray | None = getattr(_scratch, "buffer", None)
+    if buffer is None or len(buffer) < size:
+        buffer = _scratch.buffer = bytearray(size)
+    return buffer
+
+
+def place(image: Pixels, box: list[int], flip: bool, out: Pixels) -> None:
+    """Cut the box out of an image, resize it to the batch's size, mirror it if asked."""
+    left, top, right, bottom = box
+    height, width = image.shape[:2]
+    if left < 0 or top < 0 or right > width or bottom > height:
+        beyond = (max(-top, 0), max(bottom - height, 0), max(-left, 0), max(right - width, 0))
+        image = np.asarray(cv2.copyMakeBorder(image, *beyond, cv2.BORDER_REFLECT_101))
+        left, right = left + beyond[2], right + beyond[2]
+        top, bottom = top + beyond[0], bottom + beyond[0]
+    crop = image[top:bottom, left:right]
+    if crop.shape == out.shape:
+        np.copyto(out, crop[:, ::-1] if flip else crop)
+        return
+    cv2.resize(crop, (out.shape[1], out.shape[0]), dst=out, interpolation=cv2.INTER_LINEAR)
+    if flip:
+        cv2.flip(out, 1, dst=out)

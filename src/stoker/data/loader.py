@@ -1,0 +1,137 @@
+"""Batches in order, made ahead by threads.
+
+Invariants: the bytes of a batch depend on (set, seed, position) alone: not on the number of
+threads, of ranks, or of batches made ahead. Threads decode into buffers that are used again and
+again; at most `prefetch` batches are in the making, so memory is bounded. No worker process, no
+shared memory, nothing to clean up after a kill.
+
+    plan -> order (which samples) -> crops (which part) -> threads (bytes -> pixels) -> batch
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.data.crops import Boxes, View, boxes
+from stoker.data.decode import RENDERERS
+from stoker.data.index import SplitIndex
+from stoker.data.order import Order
+from stoker.errors import StokerError
+from stoker.fleet.local import usable_cores
+from stoker.recipe.position import Batch, cuts
+
+Ints = NDArray[np.int64]
+Pixels = NDArray[np.uint8]
+Allocate = Callable[[tuple[int, ...]], Pixels]
+
+CHUNK = 16
+"""Images a thread takes at a time: enough to forget the queue, few enough to share the end."""
+
+
+@dataclass
+class Loaded:
+    """One rank's part of a batch. Valid until the next one is asked for."""
+
+    batch: Batch
+    images: Pixels
+    labels: Ints
+    samples: Ints
+    epochs: Ints
+    making: list[Future[None]] = field(default_factory=list, repr=False)
+
+
+def plain_memory(shape: tuple[int, ...]) -> Pixels:
+    return np.empty(shape, dtype=np.uint8)
+
+
+class Loader:
+    """Makes batches of one split as one rank sees them."""
+
+    def __init__(
+        self,
+        split: SplitIndex,
+        order: Order,
+        view: View,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        threads: int = 0,
+        prefetch: int = 3,
+        allocate: Allocate = plain_memory,
+    ) -> None:
+        self.split, self.order, self.view = split, order, view
+        self.rank, self.world = rank, world
+        self.prefetch = prefetch
+        self._allocate = allocate
+        self._render = RENDERERS[split.codec]
+        self._free: dict[tuple[int, ...], list[Pixels]] = {}
+        # OpenCV's own threads would fight ours for the same cores.
+        cv2.setNumThreads(0)
+        self._threads = ThreadPoolExecutor(threads or usable_cores(), "stoker-decode")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def batches(self, plan: Iterable[Batch]) -> Iterator[Loaded]:
+        """The rank's part of each batch of a plan, in order."""
+        ahead: deque[Loaded] = deque()
+        coming = iter(plan)
+        try:
+            while True:
+                while len(ahead) < self.prefetch and (batch := next(coming, None)) is not None:
+                    ahead.append(self._begin(batch))
+                if not ahead:
+                    return
+                loaded = ahead.popleft()
+                for future in loaded.making:
+                    future.result()
+                yield loaded
+                self._free.setdefault(loaded.images.shape, []).append(loaded.images)
+        finally:
+            for loaded in ahead:
+                for future in loaded.making:
+                    future.cancel()
+
+    def _begin(self, batch: Batch) -> Loaded:
+        """Decide everything about a batch and set the threads to work on it."""
+        edges = cuts(batch.size, self.world)
+        begin, end = edges[self.rank], edges[self.rank + 1]
+        samples, epochs = self.order.part(batch.position, batch.size, begin, end)
+        sizes = self.split.widths[samples], self.split.heights[samples]
+        seen = boxes(self.view, batch.image_size, samples, epochs, *sizes)
+        shape = (len(samples), batch.image_size, batch.image_size, 3)
+        free = self._free.get(shape)
+        images = free.pop() if free else self._allocate(shape)
+        loaded = Loaded(batch, images, self.split.labels[samples], samples, epochs)
+        loaded.making = [
+            self._threads.submit(self._fill, loaded, seen, start, min(start + CHUNK, len(samples)))
+            for start in range(0, len(samples), CHUNK)
+        ]
+        return loaded
+
+    def _fill(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> None:
+        """Decode some images of a batch into their places."""
+        split = self.split
+        edges, flips = seen.edges[start:stop].tolist(), seen.flip[start:stop].tolist()
+        for place, sample in enumerate(loaded.samples[start:stop].tolist()):
+            try:
+                self._render(
+                    split.bytes_of(sample),
+                    int(split.widths[sample]),
+                    int(split.heights[sample]),
+                    edges[place],
+                    flips[place],
+                    loaded.images[start + place],
+                )
+            except (ValueError, cv2.error) as error:
+                raise StokerError(
+                    f"sample {sample} no longer decodes: {split.place_of(sample)}: {error}; "
+                    "the shard was changed or damaged after packing: pack again"
+                ) from error

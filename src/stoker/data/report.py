@@ -1,0 +1,106 @@
+"""What a person wants to know of a set before training on it: counts, sizes, balance, rejects,
+duplicates. A pure function from the index tables to plain data.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.data.sources import Listing
+
+EXAMPLES = 5
+
+
+def describe(listing: Listing, tables: dict[str, pa.Table], rejects: pa.Table) -> dict[str, Any]:
+    """The report stored in dataset.json and printed after packing."""
+    names = listing.classes
+    per_class = {
+        split: np.bincount(column(table, "label"), minlength=len(names))
+        for split, table in tables.items()
+    }
+    return {
+        "images": {split: table.num_rows for split, table in tables.items()},
+        "sizes": sizes(tables),
+        "balance": balance(per_class["train"], names),
+        "absent": {
+            split: [names[number] for number in np.flatnonzero(counts == 0)]
+            for split, counts in per_class.items()
+            if (counts == 0).any()
+        },
+        "rotated": sum(int((column(t, "orientation") > 1).sum()) for t in tables.values()),
+        "rejected": reasons(rejects),
+        "ignored": ignored(listing),
+        "duplicates": duplicates(tables),
+    }
+
+
+def column(table: pa.Table, name: str) -> Any:
+    return table.column(name).to_numpy()
+
+
+def sizes(tables: dict[str, pa.Table]) -> dict[str, Any]:
+    """Stored size in pixels (smallest, median, largest) and in bytes."""
+    table = pa.concat_tables(tables.values())
+    width, height = column(table, "width"), column(table, "height")
+    shape = [[int(f(width)), int(f(height))] for f in (np.min, np.median, np.max)]
+    return {"pixels": shape, "bytes": int(column(table, "length").sum())}
+
+
+def balance(counts: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """The rarest and the commonest class of the training split."""
+    few, many = int(counts.argmin()), int(counts.argmax())
+    return {
+        "fewest": [names[few], int(counts[few])],
+        "median": int(np.median(counts)),
+        "most": [names[many], int(counts[many])],
+    }
+
+
+def reasons(rejects: pa.Table) -> list[dict[str, Any]]:
+    """Rejects by reason, commonest first, each with an example."""
+    rows = rejects.select(["reason", "path"]).to_pylist()
+    counts = Counter(row["reason"].split(":")[0].split(" (")[0] for row in rows)
+    examples: dict[str, str] = {}
+    for row in rows:
+        examples.setdefault(row["reason"].split(":")[0].split(" (")[0], row["path"])
+    return [
+        {"reason": reason, "images": count, "example": examples[reason]}
+        for reason, count in counts.most_common()
+    ]
+
+
+def ignored(listing: Listing) -> list[dict[str, Any]]:
+    """What the walk passed over, by reason, each with an example."""
+    counts = Counter(reason for _, reason in listing.ignored)
+    examples = {reason: path for path, reason in reversed(listing.ignored)}
+    return [
+        {"reason": reason, "entries": count, "example": examples[reason]}
+        for reason, count in counts.most_common()
+    ]
+
+
+def duplicates(tables: dict[str, pa.Table]) -> dict[str, Any]:
+    """Images with exactly the same pixels: inside a split, and between train and the others."""
+    found: dict[str, Any] = {"within": {}, "across": {}, "examples": []}
+    hashes = {
+        split: np.array(table.column("pixels").to_pylist(), dtype="S16")
+        for split, table in tables.items()
+    }
+    for split, keys in hashes.items():
+        again = len(keys) - len(np.unique(keys))
+        if again:
+            found["within"][split] = int(again)
+    for split in [name for name in hashes if name != "train"]:
+        shared = np.flatnonzero(np.isin(hashes[split], hashes["train"]))
+        if not len(shared):
+            continue
+        found["across"][split] = len(shared)
+        for row in shared[:EXAMPLES]:
+            twin = int(np.flatnonzero(hashes["train"] == hashes[split][row])[0])
+            paths = (tables[split].column("path"), tables["train"].column("path"))
+            found["examples"].append([paths[0][int(row)].as_py(), paths[1][twin].as_py()])
+    return found

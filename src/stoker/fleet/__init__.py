@@ -1,0 +1,1 @@
+"""Where anything runs. Knows nothing of images or of training."""

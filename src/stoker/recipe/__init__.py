@@ -1,0 +1,1 @@
+"""What to train: typed keys, where each value came from, and what follows from them."""

@@ -1,0 +1,173 @@
+"""The recipe: every choice that shapes a run, as one frozen value.
+
+Invariants: a key is one word, the same in TOML, as a flag and here. Two recipes with the same
+`text()` train the same model from the same data. Keys marked `place` say how to run on this
+machine (threads, logging, saving); they never change the result and are left out of the text, so
+that the same run can go on elsewhere. A key at its default is left out too: a key added later
+leaves old names alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any, get_type_hints
+
+from stoker.errors import BadRequest
+
+
+def key(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+    place: bool = False,
+) -> Any:
+    """A recipe field: its default, its help and the values it takes."""
+    limits = {"choices": choices, "at_least": at_least, "at_most": at_most, "above": above}
+    return field(default=default, metadata={"help": help, "place": place, **limits})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """From this epoch on, train at this image size and global batch size."""
+
+    from_epoch: int
+    image_size: int
+    batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    model: str = key("resnet9", "network: resnet9[_wN] of our own, or any timm name")
+    pretrained: bool = key(False, "start from timm's pre-trained weights (downloads them)")
+    epochs: int = key(10, "passes over the training images", at_least=1)
+    batch_size: int = key(256, "global batch size, over all ranks and micro-batches", at_least=1)
+    phases: tuple[Phase, ...] = key((), "image and batch size by epoch (only in a recipe file)")
+
+    optimizer: str = key("sgd", "how weights move", choices=("sgd", "adamw"))
+    lr: float = key(0.0, "peak learning rate as it is; 0 derives it from --lr-base", at_least=0)
+    lr_base: float = key(0.1, "learning rate for a batch of --lr-base-size", above=0)
+    lr_base_size: int = key(256, "batch size that --lr-base is meant for", at_least=1)
+    lr_base_scale: str = key(
+        "linear", "how the learning rate follows the batch size", choices=("linear", "sqrt")
+    )
+    scheduler: str = key(
+        "cosine",
+        "learning rate over the run",
+        choices=("cosine", "onecycle", "step", "constant"),
+    )
+    warmup_epochs: float = key(0.0, "epochs of linear warm-up", at_least=0)
+    min_lr_ratio: float = key(0.0, "last learning rate as a share of the peak", at_least=0)
+    decay_epochs: tuple[float, ...] = key((), "epochs at which scheduler=step decays")
+    decay_rate: float = key(0.1, "factor of each decay of scheduler=step", above=0)
+    momentum: float = key(0.9, "momentum of SGD, beta1 of AdamW", at_least=0, at_most=1)
+    weight_decay: float = key(1e-4, "decay of kernels (never of biases and norms)", at_least=0)
+    clip_grad: float = key(0.0, "clip the gradient's norm to this; 0 does not", at_least=0)
+
+    label_smoothing: float = key(
+        0.0, "share of the target spread over all classes", at_least=0, at_most=1
+    )
+    mixup_alpha: float = key(0.0, "mixup strength; 0 turns it off", at_least=0)
+    cutmix_alpha: float = key(1.0, "cutmix box distribution", above=0)
+    cutmix_prob: float = key(0.0, "share of the images that get cutmix", at_least=0, at_most=1)
+    ema: bool = key(False, "keep and evaluate an exponential moving average of the weights")
+    ema_decay: float = key(0.999, "how slowly the average moves, per step", at_least=0, at_most=1)
+
+    image_size: int = key(64, "side of the square that the network sees, in pixels", at_least=1)
+    crop: str = key(
+        "resized",
+        "training crop: resized (random area and aspect), pad (shifted), centre (none)",
+        choices=("resized", "pad", "centre"),
+    )
+    crop_scale: float = key(0.25, "smallest area of crop=resized, as a share", above=0, at_most=1)
+    crop_pad: int = key(4, "largest shift of crop=pad, in pixels", at_least=0)
+    crop_pct: float = key(
+        0.875, "share of the shorter side that evaluation looks at", above=0, at_most=1
+    )
+    hflip: bool = key(True, "flip half of the training images left to right")
+
+    amp: str = key("off", "arithmetic of the forward pass", choices=("off", "tf32", "bf16", "fp16"))
+    channels_last: bool = key(True, "store images and kernels channels-last")
+    compile: bool = key(False, "compile the network with torch.compile")
+    deterministic: bool = key(False, "only deterministic kernels, on a GPU too")
+    seed: int = key(0, "seed of weights, order and augmentation", at_least=0)
+
+    micro_batch: int = key(
+        0, "images a rank holds at once; 0 takes its whole share", at_least=0, place=True
+    )
+    eval_batch_size: int = key(250, "images a rank evaluates at once", at_least=1, place=True)
+    eval_every: int = key(1, "epochs between evaluations", at_least=1, place=True)
+    checkpoint_interval: float = key(
+        300.0, "seconds of work at risk between checkpoints", above=0, place=True
+    )
+    keep_checkpoints: int = key(2, "checkpoints kept beside the best", at_least=1, place=True)
+    threads: int = key(0, "decoding threads a rank; 0 takes the cores", at_least=0, place=True)
+    prefetch: int = key(3, "batches made ahead", at_least=1, place=True)
+    log_interval: float = key(30.0, "seconds between lines in a pipe", above=0, place=True)
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            check_value(spec.name, getattr(self, spec.name))
+        check_together(self)
+
+    def text(self) -> str:
+        """Canonical text: the keys that shape the result and differ from their defaults."""
+        changed = {
+            spec.name: dump_value(getattr(self, spec.name))
+            for spec in fields(self)
+            if not spec.metadata["place"] and getattr(self, spec.name) != spec.default
+        }
+        return "".join(f"{name} = {json.dumps(changed[name])}\n" for name in sorted(changed))
+
+    def digest(self, *context: str) -> str:
+        """Short name of this recipe in a context (the dataset's fingerprint, say)."""
+        whole = "\n".join((self.text(), *context))
+        return hashlib.blake2b(whole.encode(), digest_size=5).hexdigest()
+
+
+SPECS: dict[str, dataclasses.Field[Any]] = {spec.name: spec for spec in fields(Recipe)}
+TYPES: dict[str, Any] = get_type_hints(Recipe)
+
+
+def dump_value(value: Any) -> Any:
+    """A recipe value as plain data, ready for JSON or TOML."""
+    if isinstance(value, tuple):
+        return [dump_value(item) for item in value]
+    return dataclasses.asdict(value) if isinstance(value, Phase) else value
+
+
+def check_value(name: str, value: Any) -> None:
+    """Refuse a value outside the limits written beside its key."""
+    limits = SPECS[name].metadata
+    if limits["choices"] and value not in limits["choices"]:
+        raise BadRequest(f"{name} takes one of {', '.join(limits['choices'])}, not {value!r}")
+    low, high, above = limits["at_least"], limits["at_most"], limits["above"]
+    if low is not None and not value >= low:
+        raise BadRequest(f"{name} must be at least {low}, not {value!r}")
+    if high is not None and not value <= high:
+        raise BadRequest(f"{name} must be at most {high}, not {value!r}")
+    if above is not None and not value > above:
+        raise BadRequest(f"{name} must be above {above}, not {value!r}")
+
+
+def check_together(recipe: Recipe) -> None:
+    """Refuse keys that contradict each other."""
+    starts = [phase.from_epoch for phase in recipe.phases]
+    if starts and (starts[0] != 0 or starts != sorted(set(starts))):
+        raise BadRequest(f"phases must start at epoch 0 and go upward, not {starts}")
+    if any(start >= recipe.epochs for start in starts):
+        raise BadRequest(f"a phase starts at epoch {starts[-1]} but epochs = {recipe.epochs}")
+    if any(phase.image_size < 1 or phase.batch_size < 1 for phase in recipe.phases):
+        raise BadRequest("phases need an image_size and a batch_size of at least 1")
+    if recipe.warmup_epochs >= recipe.epochs:
+        raise BadRequest(
+            f"warmup_epochs = {recipe.warmup_epochs} leaves nothing of epochs = {recipe.epochs}"
+        )
+    if recipe.scheduler == "step" and not recipe.decay_epochs:
+        raise BadRequest("scheduler = step needs decay_epochs, for example [30, 60, 80]")

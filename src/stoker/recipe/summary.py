@@ -1,0 +1,68 @@
+"""What follows from a recipe on this many ranks, said in one line before step 1, and what looks
+wrong with it. Pure functions of plain numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from stoker.recipe.position import Timeline, cuts, peak_lr
+from stoker.recipe.recipe import Recipe
+
+
+def derived_line(recipe: Recipe, timeline: Timeline, world: int) -> str:
+    """The one line: ranks, micro-batches, learning rate, warm-up."""
+    first = timeline.stretches[0]
+    share = max(end - begin for begin, end in pairwise(cuts(first.batch_size, world)))
+    micro = min(recipe.micro_batch or share, share)
+    accumulation = math.ceil(share / micro)
+    ranks = f"{world} rank{'s' if world > 1 else ''}"
+    peaks = [peak_lr(recipe, stretch.batch_size) for stretch in timeline.stretches]
+    if recipe.lr > 0:
+        rate = f"LR {recipe.lr:g} as given"
+    else:
+        reached = " / ".join(f"{peak:.4g}" for peak in dict.fromkeys(peaks))
+        rate = (
+            f"base LR {recipe.lr_base:g}@{recipe.lr_base_size} {recipe.lr_base_scale}"
+            f" -> peak {reached}"
+        )
+    warm = f"warm-up {recipe.warmup_epochs:g} ep = {warmup_steps(recipe, timeline):,} steps"
+    return (
+        f"global {first.batch_size} = {ranks} x {micro} x {accumulation} accum; {rate}; {warm}; "
+        f"{recipe.epochs} ep = {timeline.steps:,} steps"
+    )
+
+
+def warmup_steps(recipe: Recipe, timeline: Timeline) -> int:
+    """Steps that start before the warm-up is over."""
+    left, steps = recipe.warmup_epochs * timeline.samples, 0
+    for stretch in timeline.stretches:
+        steps += min(
+            max(math.ceil((left - stretch.first_position) / stretch.batch_size), 0), stretch.steps
+        )
+    return steps
+
+
+def warnings(recipe: Recipe, timeline: Timeline) -> list[str]:
+    """What a careful colleague would say before the meter starts."""
+    said = []
+    if recipe.lr > 0:
+        sizes = sorted({stretch.batch_size for stretch in timeline.stretches})
+        if len(sizes) > 1:
+            said.append(
+                f"one learning rate, {recipe.lr:g}, for batches of {sizes}: the rate per sample "
+                f"changes with the phase; give --lr-base instead of --lr to scale it"
+            )
+        rule = recipe.lr_base * sizes[-1] / recipe.lr_base_size
+        if recipe.optimizer == "sgd" and not rule / 4 <= recipe.lr <= rule * 4:
+            said.append(
+                f"--lr {recipe.lr:g} is {max(recipe.lr / rule, rule / recipe.lr):.0f} times off "
+                f"the {recipe.lr_base:g}@{recipe.lr_base_size} rule ({rule:.4g} for batch "
+                f"{sizes[-1]})"
+            )
+    if timeline.unseen:
+        said.append(
+            f"{timeline.unseen} samples of the last epoch stay unseen: less than one batch is left"
+        )
+    return said

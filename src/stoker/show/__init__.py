@@ -1,0 +1,1 @@
+"""What a person sees. Reads run directories, never a live object."""

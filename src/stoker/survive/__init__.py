@@ -1,0 +1,1 @@
+"""Nothing is lost: checkpoints and orderly stops."""
