@@ -1,1 +1,64 @@
 """The commands: one small module a verb. Parse, call, show; no logic, no torch at import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import stoker
+from stoker.errors import BAD_REQUEST, FINISHED, StokerError
+
+VERBS = {
+    "train": "train or fine-tune; goes on where it was stopped",
+    "pack": "make a folder of images quick to read, and say what is wrong with it",
+    "explain": "what happened to a run, where its time went, what bound it",
+    "show-config": "the resolved recipe, each value with its origin",
+}
+
+USAGE = (
+    "usage: stoker VERB ...\n\n"
+    + "\n".join(f"  {verb:<12} {help}" for verb, help in VERBS.items())
+    + "\n\n'stoker VERB --help' says more. Exit codes: 0 finished, 75 stopped and resumable, "
+    "2 bad request, 1 failed."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        verb, rest = find_verb(words)
+        if verb is None:
+            return answer_without_verb(words)
+        module = import_module(f"stoker.cli.{verb.replace('-', '_')}")
+        code: int = module.run(rest)
+        return code
+    except StokerError as error:
+        print(f"stoker: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def find_verb(words: list[str]) -> tuple[str | None, list[str]]:
+    """The verb, wherever among the flags it stands, and everything else."""
+    for place, word in enumerate(words):
+        if word in VERBS:
+            return word, words[:place] + words[place + 1 :]
+        if not word.startswith("-") and (place == 0 or not words[place - 1].startswith("--")):
+            break
+    return None, words
+
+
+def answer_without_verb(words: list[str]) -> int:
+    if "--version" in words:
+        print(f"stoker {stoker.__version__}")
+        return FINISHED
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return FINISHED
+    from stoker.recipe.origins import nearest
+
+    near = nearest(words[0], VERBS)
+    hint = f"did you mean '{near}'?" if near else f"verbs: {', '.join(VERBS)}"
+    print(f"stoker: no verb called '{words[0]}': {hint}", file=sys.stderr)
+    return BAD_REQUEST

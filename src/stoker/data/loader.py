@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from stoker.data.crops import Boxes, View, boxes
 from stoker.data.decode import RENDERERS
 from stoker.data.index import SplitIndex
-from stoker.data.order import Order
+from stoker.data.order import Arrangement
 from stoker.errors import StokerError
 from stoker.fleet.local import usable_cores
 from stoker.recipe.position import Batch, cuts
@@ -57,7 +57,7 @@ class Loader:
     def __init__(
         self,
         split: SplitIndex,
-        order: Order,
+        order: Arrangement,
         view: View,
         *,
         rank: int = 0,

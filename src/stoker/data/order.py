@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,3 +144,17 @@ class Order:
         """Sample ids and epochs of one contiguous part of the batch that starts at `position`."""
         positions = self.arranged(position, size)[begin:end]
         return self.samples_at(positions), positions // self.samples
+
+
+class Arrangement(Protocol):
+    """Anything that says which samples, of which epochs, make up a part of a batch."""
+
+    def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]: ...
+
+
+class InOrder:
+    """The arrangement of evaluation: sample number p stands at position p, in epoch 0."""
+
+    def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]:
+        samples = np.arange(position + begin, position + end, dtype=np.int64)
+        return samples, np.zeros_like(samples)

@@ -44,10 +44,10 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    model: str = key("resnet9", "network: resnet9[_wN] of our own, or any timm name")
+    model: str = key("resnet9_w16", "network: resnet9[_wN] of our own, or any timm name")
     pretrained: bool = key(False, "start from timm's pre-trained weights (downloads them)")
-    epochs: int = key(10, "passes over the training images", at_least=1)
-    batch_size: int = key(256, "global batch size, over all ranks and micro-batches", at_least=1)
+    epochs: int = key(20, "passes over the training images", at_least=1)
+    batch_size: int = key(64, "global batch size, over all ranks and micro-batches", at_least=1)
     phases: tuple[Phase, ...] = key((), "image and batch size by epoch (only in a recipe file)")
 
     optimizer: str = key("sgd", "how weights move", choices=("sgd", "adamw"))

@@ -1,0 +1,72 @@
+"""Flags from the recipe's keys: the same words, the same help, the same strictness."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from stoker.errors import BadRequest
+from stoker.recipe.origins import Resolved, nearest, parse_flag, preset_names, resolve
+from stoker.recipe.recipe import SPECS, TYPES
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that names the nearest flag, and leaves exiting to the caller."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise BadRequest(f"{message}; '{self.prog} --help' lists all")
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """All words understood, or a refusal that names the first that is not."""
+        known, unknown = self.parse_known_args(words)
+        if unknown:
+            flags = [f.removeprefix("--") for f in self._option_string_actions if f != "-h"]
+            word = unknown[0].split("=")[0]
+            near = nearest(word, [flag.replace("-", "_") for flag in flags])
+            hint = f": did you mean '--{near.replace('_', '-')}'?" if near else ""
+            what = "flag" if word.startswith("-") else "word"
+            raise BadRequest(f"unknown {what} '{word}'{hint} '{self.prog} --help' lists all")
+        return known
+
+
+def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
+    """--recipe, and a flag for each key that fits on a command line."""
+    parser.add_argument(
+        "--recipe", metavar="NAME", help=f"a preset ({', '.join(preset_names())}) or a .toml file"
+    )
+    shaping = parser.add_argument_group("what to train")
+    place = parser.add_argument_group("how to run here (never changes the result)")
+    for name, spec in SPECS.items():
+        if name == "phases":
+            continue
+        group = place if spec.metadata["place"] else shaping
+        flag = f"--{name.replace('_', '-')}"
+        help = f"{spec.metadata['help']} [{spec.default!r}]".replace("%", "%%")
+        if TYPES[name] is bool:
+            group.add_argument(
+                flag, dest=name, default=None, action=argparse.BooleanOptionalAction, help=help
+            )
+        elif name == "amp":
+            group.add_argument(flag, dest=name, nargs="?", const="bf16", metavar="TYPE", help=help)
+        else:
+            group.add_argument(flag, dest=name, metavar=metavar(name), help=help)
+
+
+def metavar(name: str) -> str:
+    kind = TYPES[name]
+    return {int: "N", float: "X", str: "WORD"}.get(kind, "X,X")
+
+
+def resolve_flags(parsed: argparse.Namespace) -> Resolved:
+    """The recipe that the flags, and the recipe they name, add up to."""
+    given = {name: getattr(parsed, name, None) for name in SPECS if name != "phases"}
+    flags = {
+        name: parse_flag(name, value) if isinstance(value, str) else value
+        for name, value in given.items()
+        if value is not None
+    }
+    return resolve(parsed.recipe, flags)

@@ -1,0 +1,157 @@
+"""stoker pack FOLDER [OUT]: make images quick to read, and say what is wrong with them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from stoker.cli.flags import Parser
+from stoker.data.index import Dataset
+from stoker.data.pack import SHARD_IMAGES, default_out, pack
+from stoker.data.shard import ShardReport, Storage
+from stoker.data.sources import shown
+from stoker.errors import FINISHED, BadRequest, Interrupted
+from stoker.show.packed import summary_lines
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+def parser() -> Parser:
+    defaults = Storage()
+    made = Parser(
+        prog="stoker pack",
+        description="Pack FOLDER/CLASS/images or FOLDER/{train,val,test}/CLASS/images into shards.",
+    )
+    made.add_argument("folder", metavar="FOLDER")
+    made.add_argument("out", metavar="OUT", nargs="?", help="where to [FOLDER-packed, here]")
+    made.add_argument(
+        "--codec",
+        default=defaults.codec,
+        metavar="jpeg|raw",
+        help="raw keeps pixels as they are: quick for small images, large for others [jpeg]",
+    )
+    made.add_argument(
+        "--max-side",
+        type=int,
+        default=defaults.max_side,
+        metavar="N",
+        help="shrink so that the longer side is at most N pixels; 0 keeps sizes [500]",
+    )
+    made.add_argument(
+        "--quality", type=int, default=defaults.quality, metavar="N", help="JPEG quality [90]"
+    )
+    made.add_argument(
+        "--val-share",
+        type=float,
+        default=0.1,
+        metavar="X",
+        help="share of each class held out as val where the folder has no val or test [0.1]",
+    )
+    made.add_argument("--shard-images", type=int, default=SHARD_IMAGES, metavar="N")
+    made.add_argument("--workers", type=int, default=0, metavar="N", help="processes [cores]")
+    return made
+
+
+def run(words: Sequence[str]) -> int:
+    parsed = parser().parse(words)
+    if not 0 <= parsed.val_share < 1:
+        raise BadRequest(f"--val-share goes from 0 to below 1, not {parsed.val_share}")
+    if parsed.shard_images < 1:
+        raise BadRequest(f"--shard-images must be at least 1, not {parsed.shard_images}")
+    storage = Storage(parsed.codec, parsed.max_side, parsed.quality)
+    pack_and_show(
+        parsed.folder,
+        parsed.out,
+        storage=storage,
+        val_share=parsed.val_share,
+        shard_images=parsed.shard_images,
+        workers=parsed.workers,
+    )
+    return FINISHED
+
+
+def pack_and_show(
+    folder: str,
+    out: str | None = None,
+    *,
+    storage: Storage | None = None,
+    val_share: float = 0.1,
+    shard_images: int = SHARD_IMAGES,
+    workers: int = 0,
+) -> Path:
+    """Pack with a progress bar, then show the summary."""
+    target = Path(out) if out else default_out(folder)
+    again = Dataset.is_packed(target)
+    if not again:
+        print(f"packing {shown(folder)} into {target}", flush=True)
+    progress = LiveBar() if sys.stdout.isatty() else TimedLines()
+    before = signal.signal(signal.SIGTERM, stop_packing)
+    try:
+        pack(
+            folder,
+            target,
+            storage=storage,
+            val_share=val_share,
+            shard_images=shard_images,
+            workers=workers,
+            progress=progress,
+        )
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"packing stopped; finished shards are kept in {target}: the same command goes on"
+        ) from error
+    finally:
+        progress.close()
+        signal.signal(signal.SIGTERM, before)
+    lines = summary_lines(Dataset(target))
+    if again:
+        lines = [f"packed already: {lines[0]}"]
+    print("\n".join(lines), flush=True)
+    return target
+
+
+def stop_packing(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+class TimedLines:
+    """Progress for a pipe: a line now and then."""
+
+    def __init__(self) -> None:
+        self._said_at = time.monotonic()
+        self._rejected = 0
+
+    def __call__(self, report: ShardReport, done: int, total: int) -> None:
+        self._rejected += report.rejected
+        if time.monotonic() - self._said_at > SECONDS_BETWEEN_LINES:
+            self._said_at = time.monotonic()
+            print(f"{done:,} of {total:,} images, {self._rejected:,} rejected", flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class LiveBar(TimedLines):
+    """Progress for a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=Console())
+        self._bar = self._progress.add_task("images", total=None)
+        self._progress.start()
+
+    def __call__(self, report: ShardReport, done: int, total: int) -> None:
+        self._rejected += report.rejected
+        words = f"images, {self._rejected:,} rejected"
+        self._progress.update(self._bar, completed=done, total=total, description=words)
+
+    def close(self) -> None:
+        self._progress.stop()

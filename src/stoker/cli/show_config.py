@@ -1,0 +1,31 @@
+"""stoker show-config: the resolved recipe, each value with its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
+from stoker.errors import FINISHED
+from stoker.recipe.origins import show_config
+from stoker.run import Run
+
+
+def run(words: Sequence[str]) -> int:
+    parser = Parser(
+        prog="stoker show-config",
+        description="Print a recipe as TOML with the origin of each value: of a run, or of what "
+        "a command with the same flags would train. The output is itself a recipe file.",
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?", help="a run directory")
+    add_recipe_flags(parser)
+    parsed = parser.parse(words)
+    if parsed.run:
+        path = Run(parsed.run).path
+        Run(parsed.run).record  # noqa: B018 - refuses what is no run
+        print((Path(path) / "recipe.toml").read_text(), end="")
+    else:
+        resolved = resolve_flags(parsed)
+        print(show_config(resolved), end="")
+        print(f"# digest {resolved.recipe.digest()}")
+    return FINISHED

@@ -1,0 +1,105 @@
+"""stoker train DATA: start, resume, or say that it is finished."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
+from stoker.errors import FAILED, FINISHED, INTERRUPTED, BadRequest, StokerError
+from stoker.recipe.origins import Resolved
+from stoker.run import Run
+
+OUTCOMES = {"finished": FINISHED, "interrupted": INTERRUPTED, "failed": FAILED}
+
+
+def parser() -> Parser:
+    made = Parser(
+        prog="stoker train",
+        description="Train a classifier on a folder of labelled images, packed or not. "
+        "The same command starts a run, goes on with it, or says that it is finished.",
+    )
+    made.add_argument("data", metavar="DATA", help="a packed set, or a folder of images")
+    made.add_argument("--run", metavar="DIR", help="run directory [runs/SET-RECIPE-HASH]")
+    made.add_argument("--ranks", type=int, default=1, metavar="N", help="processes here [1]")
+    add_recipe_flags(made)
+    return made
+
+
+def run(words: Sequence[str]) -> int:
+    from stoker.fleet.torchrun import is_launched, stop_with_parent
+    from stoker.survive.stopping import StopWish
+
+    parsed = parser().parse(words)
+    resolved = resolve_flags(parsed)
+    if parsed.ranks < 1:
+        raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
+    data = packed(parsed.data)
+    path = Path(parsed.run) if parsed.run else default_run(data, resolved)
+    if Run(path).exists and Run(path).finished:
+        print(f"finished already: stoker explain {path}")
+        return FINISHED
+    if parsed.ranks > 1 and not is_launched():
+        return launch(parsed.ranks, words, parsed.data, data, path)
+    stop = StopWish()
+    stop.listen()
+    if is_launched():
+        stop_with_parent()
+    outcome = train_here(data, resolved, path, stop)
+    # A launcher reads the outcome from the run; to torchrun an orderly stop is no failure.
+    return FINISHED if is_launched() else OUTCOMES[outcome]
+
+
+def packed(folder: str) -> Path:
+    """The packed set: the folder itself, or what packing it gives."""
+    from stoker.data.index import Dataset
+
+    if Dataset.is_packed(folder):
+        return Path(folder)
+    from stoker.cli.pack import pack_and_show
+
+    return pack_and_show(folder)
+
+
+def default_run(data: Path, resolved: Resolved) -> Path:
+    """The run's own name: set, recipe, and a hash of all that shapes the result."""
+    from stoker.data.index import Dataset
+
+    digest = resolved.recipe.digest(Dataset(data).fingerprint)
+    name = data.resolve().name.removesuffix("-packed")
+    return Path("runs") / f"{name}-{resolved.name}-{digest}"
+
+
+def train_here(data: Path, resolved: Resolved, path: Path, stop: object) -> str:
+    """Train in this process; rank 0 talks."""
+    import os
+
+    from stoker.show.console import console_for
+
+    first = os.environ.get("RANK", "0") == "0"
+    console = console_for(str(path), resolved.recipe.log_interval)
+    if first:
+        print(f"run {path}", flush=True)
+    from stoker.train.session import train
+
+    return train(data, resolved, path, (console,) if first else (), stop)  # type: ignore[arg-type]
+
+
+def launch(ranks: int, words: Sequence[str], given: str, data: Path, path: Path) -> int:
+    """Start the ranks and speak for them: the exit code is what the run directory says."""
+    from stoker.fleet.torchrun import launch as start
+
+    run = Run(path)
+    path.mkdir(parents=True, exist_ok=True)
+    before = run.attempts()
+    arguments = [str(data) if word == given else word for word in words]
+    arguments = ["train", *arguments, "--run", str(path)]
+    log = path / "launcher.log"
+    start(ranks, arguments, log)
+    end = run.end() if run.attempts() != before else None
+    if end is not None and end["outcome"] != "failed":
+        return OUTCOMES[end["outcome"]]
+    for line in log.read_text(errors="replace").splitlines()[-20:]:
+        print(line, file=sys.stderr)
+    raise StokerError(f"a rank failed or was killed; all it said is in {log}")

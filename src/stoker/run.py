@@ -1,0 +1,181 @@
+"""The run directory: the one door to everything a run leaves behind.
+
+    run.json                      what is trained on what, written once
+    recipe.toml                   the resolved recipe, each value with its origin
+    attempts/0001/rank0.jsonl     events, append-only, a file an attempt and rank
+    checkpoints/000001234/        see survive/checkpoint.py
+    last, best                    names of checkpoints
+
+Invariants: events are only ever appended. Readers merge attempts: an attempt that resumed at step
+s replaces everything from step s on, so that each step has exactly one value. A torn last line
+(the writer was killed) is passed over. One process at a time trains a run: it holds the lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from stoker.commit import write_bytes, write_json
+from stoker.errors import BadRequest
+
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+
+
+class Events:
+    """Appends events to one file, and shows each to the listeners."""
+
+    def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._listeners = listeners
+
+    def write(self, kind: str, **facts: Any) -> None:
+        event = {"kind": kind, "time": time.time(), **facts}
+        self._file.write(json.dumps(event) + "\n")
+        for listener in self._listeners:
+            listener(event)
+
+    def flush(self) -> None:
+        """Hand everything to the operating system: a kill cannot take it back."""
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Run:
+    """A run directory, being written or long finished."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock: IO[str] | None = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the run was started with."""
+        try:
+            record: dict[str, Any] = json.loads((self.path / "run.json").read_bytes())
+        except FileNotFoundError as error:
+            raise BadRequest(f"{self.path} is not a run (no run.json)") from error
+        return record
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "run.json").is_file()
+
+    def create(self, record: dict[str, Any], recipe_toml: str) -> None:
+        """Begin a run; nothing happens if it has begun before."""
+        if self.exists:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_bytes(self.path / "recipe.toml", recipe_toml.encode())
+        write_json(self.path / "run.json", record)
+
+    def lock(self, patience_s: float = 20.0) -> None:
+        """Become the one that trains this run, or say who is. The kernel lets go at any death."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = (self.path / "lock").open("a+", encoding="utf-8")
+        give_up = time.monotonic() + patience_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > give_up:
+                    file.seek(0)
+                    raise BadRequest(
+                        f"{self.path} is being trained by {file.read().strip()}: "
+                        "stop that first, or name another --run"
+                    ) from error
+                time.sleep(0.1)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        self._lock = file
+
+    def unlock(self) -> None:
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def attempts(self) -> list[int]:
+        folder = self.path / "attempts"
+        return sorted(int(item.name) for item in folder.iterdir()) if folder.is_dir() else []
+
+    def new_attempt(self) -> int:
+        number = max(self.attempts(), default=0) + 1
+        self.attempt_path(number).mkdir(parents=True)
+        return number
+
+    def attempt_path(self, number: int) -> Path:
+        return self.path / "attempts" / f"{number:04d}"
+
+    def events_path(self, attempt: int, rank: int) -> Path:
+        return self.attempt_path(attempt) / f"rank{rank}.jsonl"
+
+    def ranks(self, attempt: int) -> list[int]:
+        """Ranks that left events in an attempt."""
+        files = self.attempt_path(attempt).glob("rank*.jsonl")
+        return sorted(int(file.stem.removeprefix("rank")) for file in files)
+
+    def attempt_events(self, attempt: int, rank: int = 0) -> Iterator[Event]:
+        """The events of one attempt and rank as they were written."""
+        try:
+            with self.events_path(attempt, rank).open(encoding="utf-8") as file:
+                for line in file:
+                    try:
+                        yield json.loads(line)
+                    except ValueError:
+                        continue
+        except FileNotFoundError:
+            return
+
+    def events(self, rank: int = 0) -> Iterator[Event]:
+        """All events of all attempts, each with its attempt's number; nothing merged."""
+        for attempt in self.attempts():
+            for event in self.attempt_events(attempt, rank):
+                yield {"attempt": attempt, **event}
+
+    def merged(self, kind: str, rank: int = 0) -> list[Event]:
+        """Events of a kind as one run without interruptions would have left them."""
+        kept: dict[int, Event] = {}
+        for event in self.events(rank):
+            if event["kind"] == "attempt":
+                # What stands at the very position was done before it; a step begins there.
+                limit = event["position"] - (kind == "step")
+                kept = {place: old for place, old in kept.items() if place <= limit}
+            if event["kind"] == kind:
+                kept[event["position"]] = event
+        return [kept[place] for place in sorted(kept)]
+
+    def steps(self) -> list[Event]:
+        """One event a step: rank 0's, with loss and accuracy taken over all ranks."""
+        total: dict[int, Event] = {}
+        for rank in sorted({rank for attempt in self.attempts() for rank in self.ranks(attempt)}):
+            for event in self.merged("step", rank):
+                whole = total.setdefault(event["step"], {**event, "images": 0, "sums": [0.0] * 3})
+                whole["images"] += event["images"]
+                whole["sums"] = [a + b for a, b in zip(whole["sums"], event["sums"], strict=True)]
+        return [total[step] for step in sorted(total)]
+
+    def end(self) -> Event | None:
+        """How the latest attempt ended; None while it runs, or where it was killed."""
+        attempts = self.attempts()
+        last = None
+        for event in self.attempt_events(attempts[-1]) if attempts else ():
+            if event["kind"] == "end":
+                last = event
+        return last
+
+    @property
+    def finished(self) -> bool:
+        end = self.end()
+        return end is not None and end["outcome"] == "finished"

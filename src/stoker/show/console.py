@@ -1,0 +1,213 @@
+"""What a run says while it goes on: a live bar on a terminal, plain timed lines in a pipe.
+
+Invariants: everything shown comes from events, the same that are in the run directory. A pipe gets
+no control characters and, after the first evaluations, at most one line an interval.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import IO, Any
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from stoker.run import Event
+from stoker.show.words import clock, plural
+
+FREE_LINES = 20
+"""Evaluations that are shown at once in a pipe, before lines are rationed."""
+RECENT = 50
+"""Steps that the rate and the remaining time are taken from."""
+
+
+class Tally:
+    """Running numbers of the epoch under way."""
+
+    def __init__(self, attempt: Event) -> None:
+        self.attempt = attempt
+        self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self.epoch = -1
+        self.last: Event | None = None
+        self.begin_epoch(0)
+
+    def begin_epoch(self, number: int) -> None:
+        self.epoch = number
+        self.steps = 0
+        self.images = 0
+        self.wall_s = self.data_s = 0.0
+        self.sums = [0.0, 0.0, 0.0]
+
+    def add(self, event: Event) -> None:
+        if int(event["epoch"]) != self.epoch:
+            self.begin_epoch(int(event["epoch"]))
+        wall = step_seconds(event)
+        self.last = event
+        self.steps += 1
+        self.images += event["images"]
+        self.wall_s += wall
+        self.data_s += event["parts"].get("data", 0.0)
+        self.sums = [a + b for a, b in zip(self.sums, event["sums"], strict=True)]
+        self.recent.append((wall, event["batch"]))
+
+    @property
+    def rate(self) -> float:
+        """Images a second over the latest steps, all ranks together."""
+        return sum(batch for _, batch in self.recent) / max(sum(w for w, _ in self.recent), 1e-9)
+
+    @property
+    def remaining_s(self) -> float:
+        assert self.last is not None
+        left = self.attempt["epochs"] * self.attempt["samples"] - self.last["position"]
+        return float(left / max(self.rate, 1e-9))
+
+    def line(self) -> str:
+        """Epoch, step, time, data time, loss, accuracy, rate, what is left. Now (mean)."""
+        event = self.last
+        assert event is not None
+        images, steps = event["images"], max(self.steps, 1)
+        loss, top1, top5 = (total / images for total in event["sums"])
+        mean = [total / max(self.images, 1) for total in self.sums]
+        data = event["parts"].get("data", 0.0)
+        return (
+            f"epoch {event['epoch']:.2f}/{self.attempt['epochs']}"
+            f"  step {event['step'] + 1:,}/{self.attempt['steps']:,}"
+            f"  time {step_seconds(event):.3f} ({self.wall_s / steps:.3f})"
+            f"  data {data:.3f} ({self.data_s / steps:.3f})"
+            f"  loss {loss:.3f} ({mean[0]:.3f})"
+            f"  top1 {top1:.1%} ({mean[1]:.1%})"
+            f"  top5 {top5:.1%} ({mean[2]:.1%})"
+            f"  {self.rate:,.0f} img/s  eta {clock(self.remaining_s)}"
+        )
+
+
+def step_seconds(event: Event) -> float:
+    """The time of a step itself: what was saved or evaluated before it is shown apart."""
+    apart = ("checkpoint", "evaluation")
+    parts: dict[str, float] = event["parts"]
+    return sum(seconds for part, seconds in parts.items() if part not in apart)
+
+
+def begin_lines(event: Event) -> list[str]:
+    """What is said once, before step 1."""
+    lines = [event["derived"]]
+    lines += [f"note: {text}" for text in event["warnings"]]
+    lines += [f"note: checkpoint {name} is torn and was passed over" for name in event["torn"]]
+    if event["position"]:
+        lines.append(f"resumed at step {event['step']:,} of {event['steps']:,}")
+    return lines
+
+
+def evaluation_line(event: Event, best: bool) -> str:
+    images = event["images"]
+    return (
+        f"evaluated at epoch {event['epoch']:.2f}: top-1 {event['top1'] / images:.2%}, "
+        f"top-5 {event['top5'] / images:.2%}, loss {event['loss']:.3f} "
+        f"({plural(images, 'image')} in {event['seconds']:.1f} s){', best so far' if best else ''}"
+    )
+
+
+def end_line(event: Event, run: str) -> str:
+    if event["outcome"] == "finished":
+        best = f": best top-1 {event['best']:.2%}" if event.get("best", -1) >= 0 else ""
+        return f"finished{best}; stoker explain {run}"
+    if event["outcome"] == "interrupted":
+        return (
+            f"stopped at step {event['step']:,} ({event['reason']}), everything saved: "
+            "the same command goes on from here"
+        )
+    return f"failed: {event['reason']}"
+
+
+class PlainConsole:
+    """Timed lines for pipes and log files."""
+
+    def __init__(self, run: str, interval_s: float = 30.0, stream: IO[str] | None = None) -> None:
+        self._run, self._interval = run, interval_s
+        self._stream = stream or sys.stdout
+        self._said_at = time.monotonic()
+        self._evaluations = 0
+        self._best = -1.0
+        self._tally: Tally | None = None
+
+    def say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+        self._said_at = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self._said_at >= self._interval
+
+    def __call__(self, event: Event) -> None:
+        kind = event["kind"]
+        if kind == "attempt":
+            self._tally = Tally(event)
+            for line in begin_lines(event):
+                self.say(line)
+        elif kind == "step" and self._tally:
+            self._tally.add(event)
+            if self.due:
+                self.say(self._tally.line())
+        elif kind == "evaluation":
+            self._evaluation(event)
+        elif kind == "end":
+            self.say(end_line(event, self._run))
+
+    def _evaluation(self, event: Event) -> None:
+        top1 = event["top1"] / event["images"]
+        best, self._best = top1 > self._best, max(top1, self._best)
+        self._evaluations += 1
+        if self._evaluations <= FREE_LINES or self.due:
+            self.say(evaluation_line(event, best))
+
+
+class LiveConsole(PlainConsole):
+    """The same words above a bar that moves."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run, interval_s=float("inf"))
+        self._console = RichConsole()
+        columns: list[Any] = [BarColumn(bar_width=20), TextColumn("{task.description}")]
+        self._progress = Progress(*columns, console=self._console, refresh_per_second=2)
+        self._bar: TaskID | None = None
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        kind = event["kind"]
+        if kind == "attempt":
+            self._bar = self._progress.add_task("starting", total=event["steps"])
+            self._progress.start()
+        elif kind == "step" and self._bar is not None and self._tally:
+            self._progress.update(
+                self._bar, completed=event["step"] + 1, description=self.short_line()
+            )
+        elif kind == "evaluating" and self._bar is not None:
+            self._progress.update(self._bar, description="evaluating")
+        elif kind == "end":
+            self.stop()
+
+    def short_line(self) -> str:
+        """The line without the means, to fit beside a bar."""
+        tally = self._tally
+        assert tally is not None and tally.last is not None
+        event, attempt = tally.last, tally.attempt
+        loss, top1 = (total / event["images"] for total in event["sums"][:2])
+        waited = tally.data_s / max(tally.wall_s, 1e-9)
+        return (
+            f"epoch {event['epoch']:.1f}/{attempt['epochs']}"
+            f"  step {event['step'] + 1:,}/{attempt['steps']:,}  loss {loss:.3f}  top1 {top1:.1%}"
+            f"  {tally.rate:,.0f} img/s  waits {waited:.0%}  eta {clock(tally.remaining_s)}"
+        )
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+def console_for(run: str, interval_s: float) -> PlainConsole:
+    """A live bar where somebody watches, plain lines where nobody does."""
+    return LiveConsole(run) if sys.stdout.isatty() else PlainConsole(run, interval_s)

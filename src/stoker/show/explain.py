@@ -1,0 +1,154 @@
+"""`explain`: what happened to a run, where its time went, what bound it. At most 25 lines.
+
+Reads the run directory only: a living run, a dead one and somebody else's look the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.measure.spans import PARTS
+from stoker.measure.verdict import verdict
+from stoker.run import Event, Run
+from stoker.show.words import bar, clock, plural, sparkline
+
+LABELS = {
+    "startup": "starting up",
+    "redone": "done again after kills",
+    "data": "waiting for data",
+    "to_device": "copying to device",
+    "forward": "forward",
+    "backward": "backward",
+    "optimiser": "optimiser",
+    "checkpoint": "saving",
+    "evaluation": "evaluating",
+    "other": "other",
+}
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Where the seconds of all attempts went."""
+
+    parts: dict[str, float]
+    """Seconds of the steps that count, part by part."""
+    startup_s: float
+    redone_s: float
+    redone_steps: int
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.parts.values()) + self.startup_s + self.redone_s
+
+
+def ledger_of(run: Run) -> Ledger:
+    """Add up rank 0's time over all attempts; steps that a later attempt did again apart."""
+    parts: Counter[str] = Counter()
+    startup = redone = 0.0
+    counted = {(event["attempt"], event["step"]) for event in run.merged("step")}
+    again = 0
+    for event in run.events():
+        seconds = event.get("parts", {})
+        if event["kind"] == "attempt":
+            startup += event["startup_s"]
+        elif event["kind"] == "step" and (event["attempt"], event["step"]) not in counted:
+            redone += sum(seconds.values())
+            again += 1
+        else:
+            parts.update(seconds)
+    return Ledger(dict(parts), startup, redone, again)
+
+
+def explain(run: Run) -> list[str]:
+    """The whole story, ready to print."""
+    record = run.record
+    starts = [event for event in run.events() if event["kind"] == "attempt"]
+    if not starts:
+        return [f"{run.path}: nothing has been trained yet"]
+    ledger = ledger_of(run)
+    lines = [
+        f"{record['values']['model']} on {Path(record['data']).name} "
+        f"({plural(starts[-1]['samples'], 'image')}, {plural(len(record['classes']), 'class')}), "
+        f"recipe {record['recipe']}",
+        *history_lines(run, starts, ledger),
+        *result_lines(run),
+        *time_lines(run, ledger),
+        *verdict_lines(ledger),
+    ]
+    assert len(lines) <= 25
+    return lines
+
+
+def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:
+    """How often it was started, how it ended, what was done twice."""
+    steps = run.merged("step")
+    done, total = (steps[-1]["step"] + 1 if steps else 0), starts[-1]["steps"]
+    end = run.end()
+    if end is None:
+        state = "running, or killed without a word"
+    elif end["outcome"] == "finished":
+        state = "finished"
+    else:
+        state = f"{end['outcome']} ({end['reason']})"
+    ranks = plural(starts[-1]["world"], "rank")
+    lines = [
+        f"{state}: step {done:,} of {total:,}, {plural(len(starts), 'attempt')}, {ranks} on "
+        f"{starts[-1]['environment']['device']}, {starts[-1]['environment']['threads']} threads",
+        starts[-1]["derived"],
+    ]
+    if ledger.redone_steps:
+        lines.append(
+            f"{plural(ledger.redone_steps, 'step')} done again after interruptions "
+            f"({clock(ledger.redone_s)})"
+        )
+    if starts[-1]["unseen"]:
+        lines.append(f"{plural(starts[-1]['unseen'], 'sample')} of the last epoch left unseen")
+    return lines
+
+
+def result_lines(run: Run) -> list[str]:
+    """Accuracy: the best, the last, the curve."""
+    found = run.merged("evaluation")
+    if not found:
+        return ["not evaluated yet"]
+    shares = [event["top1"] / event["images"] for event in found]
+    best = max(range(len(found)), key=shares.__getitem__)
+    last = found[-1]
+    return [
+        f"top-1 {shares[-1]:.2%}, top-5 {last['top5'] / last['images']:.2%} on "
+        f"{plural(last['images'], 'image')} at epoch {last['epoch']:.2f}; best "
+        f"{shares[best]:.2%} at epoch {found[best]['epoch']:.2f}",
+        f"top-1  {sparkline(shares)}  {min(shares):.0%} to {max(shares):.0%}",
+    ]
+
+
+def time_lines(run: Run, ledger: Ledger) -> list[str]:
+    """Where the time went, and how many images a second came of it."""
+    steps = run.merged("step")
+    parts = {"startup": ledger.startup_s, **{p: ledger.parts.get(p, 0.0) for p in PARTS}}
+    parts["redone"] = ledger.redone_s
+    rows = [(name, seconds) for name, seconds in parts.items() if seconds > 0]
+    lines = [f"{clock(ledger.total_s)} in all:"]
+    for name, seconds in rows:
+        share = seconds / max(ledger.total_s, 1e-9)
+        lines.append(f"  {LABELS[name]:<23}{clock(seconds):>9} {share:6.1%}  {bar(share)}")
+    if steps:
+        images = sum(event["batch"] for event in steps)
+        work = sum(
+            s for part, s in ledger.parts.items() if part not in ("checkpoint", "evaluation")
+        )
+        lines.append(
+            f"{images:,} images: {images / max(work, 1e-9):,.0f} a second in training, "
+            f"{images / max(ledger.total_s, 1e-9):,.0f} over all"
+        )
+    return lines
+
+
+def verdict_lines(ledger: Ledger) -> list[str]:
+    found = verdict(ledger.parts)
+    if found is None:
+        return []
+    gain = f" (saves up to {found.gain:.0%} of the time)" if found.gain else ""
+    return [f"bound by {found.limit}: {found.evidence}", f"next: {found.action}{gain}"]

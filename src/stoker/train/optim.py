@@ -1,0 +1,54 @@
+"""How weights move: parameter groups, optimiser, moving average."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from stoker.recipe.recipe import Recipe
+
+
+def build_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
+    """SGD with Nesterov momentum or AdamW; biases and norms do not decay."""
+    kernels = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
+    others = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
+    groups = [
+        {"params": kernels, "weight_decay": recipe.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=1.0, betas=(recipe.momentum, 0.999))
+    nesterov = recipe.momentum > 0
+    return torch.optim.SGD(groups, lr=1.0, momentum=recipe.momentum, nesterov=nesterov)
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+class MovingAverage:
+    """A copy of the network whose weights and statistics trail behind the trained ones."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._decay = decay
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Move towards the network. Early steps move faster: the first average is no zero."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        trailing, leading = tensors_of(self.model), tensors_of(model)
+        floats = [(a, b) for a, b in zip(trailing, leading, strict=True) if a.is_floating_point()]
+        torch._foreach_lerp_([a for a, _ in floats], [b for _, b in floats], 1 - decay)
+        for old, new in zip(trailing, leading, strict=True):
+            if not old.is_floating_point():
+                old.copy_(new)
+
+
+def tensors_of(model: nn.Module) -> list[Tensor]:
+    """Parameters and buffers in a fixed order."""
+    return [*model.parameters(), *model.buffers()]

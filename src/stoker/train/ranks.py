@@ -1,0 +1,130 @@
+"""This process among its peers: device, rank, and the few things ranks say to each other.
+
+Invariants: one process alone needs no process group and pays for none. Ranks exchange small
+numbers over gloo, in main memory, at points that all of them reach in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from stoker.fleet.local import usable_cores
+
+SECONDS_BETWEEN_AGREEMENTS = 0.5
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Who this process is."""
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    device: torch.device
+
+    @classmethod
+    def join(cls) -> Ranks:
+        """Meet the other ranks that the environment (torchrun, srun) announces, if any."""
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        rank = int(os.environ.get("RANK", "0"))
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        if torch.cuda.is_available():
+            device = torch.device("cuda", local_rank)
+            torch.cuda.set_device(device)
+        else:
+            device = torch.device("cpu")
+            torch.set_num_threads(max(1, usable_cores() // local_world))
+        if world > 1:
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend)
+        return cls(rank, world, local_rank, local_world, device)
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def leave(self) -> None:
+        if self.world > 1:
+            dist.destroy_process_group()
+
+    def sum(self, numbers: Tensor) -> Tensor:
+        """Sums over all ranks."""
+        if self.world > 1:
+            dist.all_reduce(numbers, dist.ReduceOp.SUM)
+        return numbers
+
+    def largest(self, numbers: list[int]) -> list[int]:
+        """For each place of a list, the largest number that any rank has there."""
+        if self.world == 1:
+            return numbers
+        tensor = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return [int(number) for number in tensor]
+
+    def from_first(self, number: int) -> int:
+        """Rank 0's number, on every rank."""
+        return self.largest([number if self.first else -(1 << 62)])[0]
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The network with gradients averaged over the ranks."""
+        if self.world == 1:
+            return model
+        ids = [self.local_rank] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+
+    def settle(self, wrapped: nn.Module, model: nn.Module, image_size: int) -> None:
+        """Let DDP decide on its buckets before the first real step.
+
+        DDP reorders its buckets after its first backward pass. With three or more ranks that
+        changes the order of summation, so a resumed run would differ in the last bit from one
+        that was never interrupted. One pass over blank images, undone afterwards, puts that
+        moment before step 1 of every attempt.
+        """
+        if self.world == 1:
+            return
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        blank = torch.zeros(2, 3, image_size, image_size, device=self.device)
+        for _ in range(2):
+            wrapped(blank).sum().backward()
+            wrapped.zero_grad(set_to_none=True)
+        model.load_state_dict(before)
+
+
+class Agreement:
+    """All ranks answer the same question, about twice a second.
+
+    `poll` is called at the same points by all ranks and runs a collective only when its turn has
+    come; rank 0's clock decides when the next turn is, and that decision travels in the same
+    collective.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._polls = 0
+        self._next = 0
+        self._asked_at = time.monotonic()
+        self._asked_poll = 0
+
+    def poll(self, wish: bool) -> bool:
+        """Whether any rank wishes it. The same answer on every rank."""
+        if self._ranks.world == 1:
+            return wish
+        self._polls += 1
+        if self._polls <= self._next:
+            return False
+        now = time.monotonic()
+        pace = (self._polls - self._asked_poll) / max(now - self._asked_at, 1e-6)
+        skip = min(int(pace * SECONDS_BETWEEN_AGREEMENTS), 1000)
+        agreed, skip = self._ranks.largest([int(wish), skip if self._ranks.first else 0])
+        self._asked_at, self._asked_poll = now, self._polls
+        self._next = self._polls + skip
+        return bool(agreed)

@@ -1,0 +1,316 @@
+"""One attempt at a run: put the parts together, go on from the newest checkpoint, train, leave.
+
+The same call starts, resumes or finds a run finished.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import stoker
+from stoker.data.crops import View
+from stoker.data.index import Dataset
+from stoker.data.loader import Loader
+from stoker.data.order import WINDOW, Order, lanes_for
+from stoker.errors import BadRequest, StokerError
+from stoker.recipe.origins import Resolved, show_config
+from stoker.recipe.position import Timeline
+from stoker.recipe.recipe import SPECS, Recipe, dump_value
+from stoker.recipe.summary import derived_line, warnings
+from stoker.run import Events, Listener, Run
+from stoker.survive.checkpoint import Checkpoints
+from stoker.survive.stopping import StopWish
+from stoker.train.evaluate import Evaluator
+from stoker.train.loop import Loop
+from stoker.train.model import Normalise, build_model
+from stoker.train.ranks import Ranks
+from stoker.train.state import TrainState
+
+FINISHED, STOPPED = "finished", "interrupted"
+
+
+def train(
+    data: str | os.PathLike[str],
+    resolved: Resolved,
+    run_path: str | os.PathLike[str],
+    listeners: tuple[Listener, ...] = (),
+    stop: StopWish | None = None,
+) -> str:
+    """Train until the run is finished or somebody wishes it to stop; says which."""
+    stop = stop or StopWish()
+    ranks = Ranks.join()
+    run, dataset = Run(run_path), Dataset(data)
+    try:
+        if ranks.first:
+            run.lock()
+            run.create(record_of(resolved, dataset), show_config(resolved))
+        ranks.from_first(0)
+        check_same_run(run, resolved.recipe, dataset)
+        attempt = ranks.from_first(run.new_attempt() if ranks.first else 0)
+        events = Events(run.events_path(attempt, ranks.rank), listeners if ranks.first else ())
+        return attend(dataset, resolved.recipe, run, ranks, events, stop)
+    finally:
+        run.unlock()
+        ranks.leave()
+
+
+def attend(
+    dataset: Dataset,
+    recipe: Recipe,
+    run: Run,
+    ranks: Ranks,
+    events: Events,
+    stop: StopWish,
+) -> str:
+    """Train, and write down how it ended, whatever happens."""
+    loop = None
+    try:
+        loop = assemble(dataset, recipe, run, ranks, events, stop)
+        outcome = FINISHED if loop.run() else STOPPED
+        reason = None if outcome == FINISHED else (stop.reason or "another rank was told to stop")
+        note_end(events, loop, outcome, reason)
+        return outcome
+    except BaseException as error:
+        note_end(events, loop, "failed", f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        if loop is not None:
+            loop.loader.close()
+            if loop.evaluator:
+                loop.evaluator.close()
+        events.close()
+
+
+def note_end(events: Events, loop: Loop | None, outcome: str, reason: str | None) -> None:
+    if loop is not None:
+        facts = {"position": loop.state.position, "step": loop.state.step, "best": loop.state.best}
+        loop.log.flush()
+        events.write("end", outcome=outcome, reason=reason, parts=loop.spans.lap(), **facts)
+    else:
+        events.write("end", outcome=outcome, reason=reason, parts={})
+    events.flush()
+
+
+def assemble(
+    dataset: Dataset,
+    recipe: Recipe,
+    run: Run,
+    ranks: Ranks,
+    events: Events,
+    stop: StopWish,
+) -> Loop:
+    """Everything the loop needs, with the state of the newest checkpoint."""
+    set_arithmetic(recipe)
+    split = dataset.split("train")
+    timeline = Timeline.of(recipe, len(split))
+    sizes = [stretch.batch_size for stretch in timeline.stretches]
+    if min(sizes) < 2 * ranks.world:
+        raise BadRequest(f"batch_size {min(sizes)} is too small for {ranks.world} ranks")
+    model, normalise = build_model(recipe, len(dataset.classes))
+    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+    model = model.to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]
+    state = TrainState.fresh(recipe, model, ranks.device)
+    wrapped = ranks.wrap(model)
+    ranks.settle(wrapped, model, timeline.stretches[0].image_size)
+    checkpoints = Checkpoints(run.path, recipe.keep_checkpoints)
+    newest, torn = checkpoints.newest()
+    if newest:
+        state.restore(newest)
+    if ranks.from_first(state.step) != state.step:
+        raise StokerError(f"ranks see different checkpoints in {run.path}: is it one shared disk?")
+    if recipe.compile:
+        wrapped = torch.compile(wrapped)  # type: ignore[assignment]
+    view = View(
+        crop=recipe.crop,
+        crop_scale=recipe.crop_scale,
+        crop_pad=recipe.crop_pad,
+        crop_pct=recipe.crop_pct,
+        hflip=recipe.hflip,
+        seed=recipe.seed,
+    )
+    order = Order(
+        split.shard_sizes, dataset.fingerprint, recipe.seed, lanes_for(len(split), sizes), WINDOW
+    )
+    loader = Loader(
+        split,
+        order,
+        view,
+        rank=ranks.rank,
+        world=ranks.world,
+        threads=recipe.threads,
+        prefetch=recipe.prefetch,
+        allocate=batch_memory(ranks.device),
+    )
+    evaluator = None
+    if dataset.eval_split:
+        evaluator = Evaluator(
+            dataset.split(dataset.eval_split),
+            View(crop_pct=recipe.crop_pct),
+            ranks,
+            batch_size=recipe.eval_batch_size,
+            threads=recipe.threads,
+            prefetch=recipe.prefetch,
+        )
+    events.write(
+        "attempt",
+        position=state.position,
+        step=state.step,
+        rank=ranks.rank,
+        world=ranks.world,
+        torn=torn,
+        steps=timeline.steps,
+        samples=timeline.samples,
+        epochs=timeline.epochs,
+        unseen=timeline.unseen,
+        derived=derived_line(recipe, timeline, ranks.world),
+        warnings=warnings(recipe, timeline),
+        startup_s=round(seconds_since_start(), 3),
+        environment=environment(ranks),
+    )
+    events.flush()
+    return Loop(
+        recipe=recipe,
+        timeline=timeline,
+        ranks=ranks,
+        state=state,
+        wrapped=wrapped,
+        to_input=input_maker(normalise, ranks.device, recipe.channels_last),
+        loader=loader,
+        evaluator=evaluator,
+        checkpoints=checkpoints,
+        facts=usage_facts(dataset, recipe, normalise),
+        events=events,
+        stop=stop,
+    )
+
+
+def record_of(resolved: Resolved, dataset: Dataset) -> dict[str, Any]:
+    """What run.json says: enough to go on with the run on another machine."""
+    values = {name: dump_value(getattr(resolved.recipe, name)) for name in SPECS}
+    return {
+        "recipe": resolved.name,
+        "digest": resolved.recipe.digest(),
+        "values": values,
+        "data": str(Path(dataset.path).resolve()),
+        "fingerprint": dataset.fingerprint,
+        "classes": dataset.classes,
+        "created": time.time(),
+    }
+
+
+def check_same_run(run: Run, recipe: Recipe, dataset: Dataset) -> None:
+    """Refuse to go on with a run of another recipe or on other images."""
+    record = run.record
+    if record["fingerprint"] != dataset.fingerprint:
+        raise BadRequest(
+            f"{run.path} was trained on other images ({record['data']}): name another --run"
+        )
+    if record["digest"] != recipe.digest():
+        changed = [
+            f"{name} {record['values'].get(name)!r} -> {dump_value(getattr(recipe, name))!r}"
+            for name, spec in SPECS.items()
+            if not spec.metadata["place"]
+            and record["values"].get(name) != dump_value(getattr(recipe, name))
+        ]
+        raise BadRequest(
+            f"{run.path} was begun with another recipe ({'; '.join(changed)}): name another --run"
+        )
+
+
+def usage_facts(dataset: Dataset, recipe: Recipe, normalise: Normalise) -> dict[str, Any]:
+    """What anyone needs to use the weights: classes, and how an image becomes an input."""
+    return {
+        "model": recipe.model,
+        "classes": dataset.classes,
+        "fingerprint": dataset.fingerprint,
+        "recipe_digest": recipe.digest(),
+        "input": {
+            "image_size": recipe.phases[-1].image_size if recipe.phases else recipe.image_size,
+            "crop_pct": recipe.crop_pct,
+            "filter": "bilinear after power-of-two JPEG scaling",
+            **asdict(normalise),
+        },
+    }
+
+
+def set_arithmetic(recipe: Recipe) -> None:
+    """Process-wide choices of precision and kernels."""
+    if recipe.amp == "tf32":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = not recipe.deterministic
+    torch.use_deterministic_algorithms(recipe.deterministic, warn_only=True)
+
+
+def batch_memory(device: torch.device) -> Callable[[tuple[int, ...]], NDArray[np.uint8]]:
+    """Batch buffers: pinned where a GPU copies from them."""
+
+    def allocate(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        return torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda").numpy()
+
+    return allocate
+
+
+def input_maker(
+    normalise: Normalise, device: torch.device, channels_last: bool
+) -> Callable[[NDArray[np.uint8]], Tensor]:
+    """Bytes of a batch to what the network takes, normalised on the device."""
+    mean = torch.tensor(normalise.mean, device=device)[:, None, None] * 255
+    scale = 1 / (torch.tensor(normalise.std, device=device)[:, None, None] * 255)
+
+    def to_input(images: NDArray[np.uint8]) -> Tensor:
+        pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2)
+        if not channels_last:
+            pixels = pixels.contiguous()
+        return (pixels.float() - mean) * scale
+
+    return to_input
+
+
+def environment(ranks: Ranks) -> dict[str, Any]:
+    """What this attempt ran on."""
+    on_gpu = ranks.device.type == "cuda"
+    return {
+        "stoker": stoker.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "device": torch.cuda.get_device_name(ranks.device) if on_gpu else processor_name(),
+        "threads": torch.get_num_threads(),
+        "command": sys.argv,
+    }
+
+
+def seconds_since_start() -> float:
+    """How long this process has lived: imports and assembly are part of a run's time."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        return uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return time.process_time()
+
+
+def processor_name() -> str:
+    """The CPU as its maker calls it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor() or "CPU"
