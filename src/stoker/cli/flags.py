@@ -27,7 +27,8 @@ class Parser(argparse.ArgumentParser):
             flags = [f.removeprefix("--") for f in self._option_string_actions if f != "-h"]
             word = unknown[0].split("=")[0]
             near = nearest(word, [flag.replace("-", "_") for flag in flags])
-            hint = f": did you mean '--{near.replace('_', '-')}'?" if near else ""
+            words = f"--{near}".replace("_", "-").replace("' or '", "' or '--") if near else ""
+            hint = f": did you mean '{words}'?" if near else ""
             what = "flag" if word.startswith("-") else "word"
             raise BadRequest(f"unknown {what} '{word}'{hint} '{self.prog} --help' lists all")
         return known

@@ -28,7 +28,8 @@ def parser() -> Parser:
 
 
 def run(words: Sequence[str]) -> int:
-    from stoker.fleet.torchrun import is_launched, stop_with_parent
+    from stoker.fleet.local import end_with_parent
+    from stoker.fleet.torchrun import is_launched
     from stoker.survive.stopping import StopWish
 
     parsed = parser().parse(words)
@@ -45,7 +46,7 @@ def run(words: Sequence[str]) -> int:
     stop = StopWish()
     stop.listen()
     if is_launched():
-        stop_with_parent()
+        end_with_parent()
     outcome = train_here(data, resolved, path, stop)
     # A launcher reads the outcome from the run; to torchrun an orderly stop is no failure.
     return FINISHED if is_launched() else OUTCOMES[outcome]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -22,6 +23,11 @@ from stoker.errors import BadRequest, StokerError
 
 MAPS_OPEN = 512
 """Shards mapped at once: far below the kernel's limit on maps, far above what lanes need."""
+
+
+def damaged(path: Path, why: object) -> StokerError:
+    first_line = str(why).splitlines()[0] if str(why) else "unreadable"
+    return StokerError(f"{path} is damaged ({first_line}): pack again with 'stoker pack'")
 
 
 class Dataset:
@@ -33,15 +39,18 @@ class Dataset:
             self.description: dict[str, Any] = json.loads(
                 (self.path / "dataset.json").read_text(encoding="utf-8")
             )
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise BadRequest(
                 f"{self.path} is not a packed set (no dataset.json): stoker pack {self.path}"
             ) from error
         except ValueError as error:
-            raise StokerError(f"{self.path / 'dataset.json'} is damaged: {error}") from error
+            raise damaged(self.path / "dataset.json", error) from error
+        if not isinstance(self.description, dict):
+            raise damaged(self.path / "dataset.json", "not a description")
         if self.description.get("format") != 1:
             raise StokerError(
-                f"{self.path} has format {self.description.get('format')}; this Stoker reads 1"
+                f"{self.path} has format {self.description.get('format')}; this Stoker reads 1: "
+                "pack again with 'stoker pack'"
             )
 
     @staticmethod
@@ -87,13 +96,16 @@ class SplitIndex:
         self.shards: list[dict[str, Any]] = description["shards"]
         self.shard_sizes = np.array([shard["images"] for shard in self.shards], dtype=np.int64)
         names = ["shard", "offset", "length", "label", "width", "height"]
-        table = pq.read_table(folder / "index.parquet", columns=names)
+        try:
+            table = pq.read_table(folder / "index.parquet", columns=names)
+        except (OSError, pa.ArrowException) as error:
+            raise damaged(folder / "index.parquet", error) from error
         columns: dict[str, NDArray[Any]] = {name: table.column(name).to_numpy() for name in names}
         self.shard, self.offset, self.length = (columns[name] for name in names[:3])
         self.labels = columns["label"].astype(np.int64)
         self.widths, self.heights = columns["width"], columns["height"]
         if len(self.labels) != self.shard_sizes.sum():
-            raise StokerError(f"{folder / 'index.parquet'} does not match dataset.json: pack again")
+            raise damaged(folder / "index.parquet", "it does not match dataset.json")
         self._maps: OrderedDict[int, mmap.mmap] = OrderedDict()
         self._lock = threading.Lock()
 

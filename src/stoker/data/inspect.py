@@ -18,7 +18,8 @@ from PIL import Image
 
 Pixels = NDArray[np.uint8]
 
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""What Pillow may open; a phone's MPO files open as JPEG."""
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 256 << 20
 ORIENTATION_TAG = 0x0112
@@ -70,7 +71,9 @@ def decode(data: bytes, image: Image.Image) -> Inspected:
     clean = decode_plain_jpeg(data) if plain else None
     pixels = to_rgb(image) if clean is None else clean
     kept = clean is not None and orientation == 1 and not image.info.get("progressive")
-    return Inspected(upright(pixels, orientation), kept, orientation)
+    # Pillow turns a TIFF upright by itself while loading it.
+    left_to_do = 1 if image.format == "TIFF" else orientation
+    return Inspected(upright(pixels, left_to_do), kept, orientation)
 
 
 def decode_plain_jpeg(data: bytes) -> Pixels | None:

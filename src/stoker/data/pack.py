@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.commit import publish, sha256_file, temporary, write_json
+from stoker.data.index import Dataset
 from stoker.data.report import describe
 from stoker.data.shard import (
     ShardReport,
@@ -34,6 +36,12 @@ from stoker.fleet.local import map_tasks, usable_cores
 
 FORMAT = 1
 SHARD_IMAGES = 1000
+
+OURS = re.compile(
+    r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|rejected\.parquet"
+    r"|(train|val|test)(/(\d{5,}\.tar|index\.parquet))?"
+)
+"""Names that a pack leaves in its target before it is committed."""
 
 Progress = Callable[[ShardReport, int, int], None]
 """Called after each shard with its report, images done and images in all."""
@@ -109,26 +117,25 @@ def digest_of(*parts: Any) -> str:
 
 def already_packed(target: Path, request: str) -> bool:
     """Whether the target is this very pack; refuses a target that holds something else."""
-    description = target / "dataset.json"
-    if description.exists():
-        if json.loads(description.read_bytes()).get("request") == request:
-            return True
+    if not Dataset.is_packed(target):
+        refuse_strangers(target)
+        return False
+    if Dataset(target).description.get("request") != request:
         raise BadRequest(
             f"{target} holds another packed set (other images or other settings): "
             "name a new folder to pack into, or remove this one"
         )
-    strangers = (
-        []
-        if not target.exists()
-        else [
-            item.name
-            for item in target.iterdir()
-            if item.name not in (".parts", "train", "val", "test", "rejected.parquet")
-        ]
-    )
-    if strangers:
-        raise BadRequest(f"{target} is not empty and not a packed set (it holds {strangers[0]})")
-    return False
+    clear_up(target)
+    return True
+
+
+def refuse_strangers(target: Path) -> None:
+    """Never write among files that are not ours: all that a pack cut short may leave is known."""
+    if target.exists() and not target.is_dir():
+        raise BadRequest(f"{target} is a file: name a folder to pack into")
+    for item in target.rglob("*") if target.is_dir() else ():
+        if not OURS.fullmatch(item.relative_to(target).as_posix()):
+            raise BadRequest(f"{target} is not empty and not a packed set (it holds {item.name})")
 
 
 def finish(
@@ -161,7 +168,8 @@ def finish(
         }
     if not splits["train"]["images"]:
         raise BadRequest(
-            f"not one image of {shown(listing.root)} could be read: see {target / '.parts'}"
+            f"not one image of {shown(listing.root)} could be read: "
+            f"{rejected[0].column('reason')[0]} ({rejected[0].column('path')[0]})"
         )
     rejects = pa.concat_tables(rejected)
     write_table(target / "rejected.parquet", rejects)
@@ -179,8 +187,7 @@ def finish(
         "report": describe(listing, tables, rejects),
     }
     write_json(target / "dataset.json", description)
-    shutil.rmtree(target / ".parts")
-    remove_drafts(target)
+    clear_up(target)
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -189,7 +196,8 @@ def write_table(path: Path, table: pa.Table) -> None:
     publish(draft, path)
 
 
-def remove_drafts(target: Path) -> None:
-    """Clear what killed workers left half-written."""
-    for draft in target.glob("*/.*.tmp"):
+def clear_up(target: Path) -> None:
+    """Remove the parts, now that the whole is committed, and what killed workers left."""
+    shutil.rmtree(target / ".parts", ignore_errors=True)
+    for draft in [*target.glob(".*.tmp"), *target.glob("*/.*.tmp")]:
         draft.unlink(missing_ok=True)

@@ -29,6 +29,7 @@ from stoker.commit import publish, sha256_file, temporary
 from stoker.data.inspect import MAX_BYTES, Inspected, Pixels, Rejected, inspect
 from stoker.data.sources import shown
 
+JPEG_MAX_SIDE = 65500
 ROW = pa.schema(
     [
         ("key", pa.string()),
@@ -122,9 +123,24 @@ def committed(task: ShardTask) -> ShardReport | None:
         facts = part_facts(table)
         if facts["task"] != task.digest() or facts["sha256"] != sha256_file(task.tar):
             return None
+        if not still_rejected(task, table):
+            return None
     except (OSError, pa.ArrowException, KeyError):
         return None
     return report_of(table, int(facts["bytes"]))
+
+
+def still_rejected(task: ShardTask, table: pa.Table) -> bool:
+    """Whether what was rejected then is rejected now: a file may have been mended since."""
+    for path, reason in zip(task.paths, table.column("reason").to_pylist(), strict=True):
+        if reason is not None:
+            try:
+                inspect(read_bounded(f"{task.root}/{path}"))
+            except Rejected as why:
+                if str(why) == reason:
+                    continue
+            return False
+    return True
 
 
 def part_facts(table: pa.Table) -> dict[str, str]:
@@ -201,6 +217,8 @@ def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> t
         return "npy", array.getvalue()
     if image.kept and pixels is image.pixels:
         return "jpg", data
+    if max(pixels.shape[:2]) > JPEG_MAX_SIDE:
+        raise Rejected(f"longer than {JPEG_MAX_SIDE} pixels, the most a JPEG can hold")
     stored: bytes = simplejpeg.encode_jpeg(
         np.ascontiguousarray(pixels), quality=storage.quality, colorsubsampling="420"
     )

@@ -70,7 +70,7 @@ def list_folder(root: str, val_share: float = 0.1) -> Listing:
         for name in top:
             split = SPLIT_NAMES.get(name.lower())
             if split is None:
-                ignored.append((name, "not a split: expected train, val or test"))
+                ignored.append((shown(name), "not a split: expected train, val or test"))
                 continue
             for label in sorted(folders(root, name, ignored)):
                 inside = images_below(root, f"{name}/{label}", ignored)
@@ -79,12 +79,13 @@ def list_folder(root: str, val_share: float = 0.1) -> Listing:
         found = {"train": {name: images_below(root, name, ignored) for name in top}}
     for split, classes in found.items():
         for label in [label for label, paths in classes.items() if not paths]:
-            ignored.append((f"{split}: {label}", "class folder without images"))
+            ignored.append((shown(f"{split}/{label}"), "class folder without images"))
             del classes[label]
+    found = {split: classes for split, classes in found.items() if classes}
     names = tuple(sorted({label for classes in found.values() for label in classes}))
-    if not names:
+    if "train" not in found:
         raise BadRequest(
-            f"no images below {shown(root)}: expected {shown(root)}/CLASS/*.jpg "
+            f"no training images below {shown(root)}: expected {shown(root)}/CLASS/*.jpg "
             f"or {shown(root)}/train/CLASS/*.jpg"
         )
     held_out = val_share if set(found) == {"train"} else 0.0
@@ -119,7 +120,7 @@ def folders(root: str, below: str, ignored: list[tuple[str, str]]) -> list[str]:
         path = shown(f"{below}/{entry.name}".lstrip("/"))
         if entry.is_dir(follow_symlinks=False):
             names.append(entry.name)
-        elif entry.is_symlink() and entry.is_dir():
+        elif entry.is_symlink() and os.path.isdir(entry.path):
             ignored.append((path, "link to a folder: not followed"))
         else:
             ignored.append((path, "not inside a class folder"))
@@ -135,7 +136,7 @@ def images_below(root: str, below: str, ignored: list[tuple[str, str]]) -> list[
             path = f"{folder}/{entry.name}"
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(path)
-            elif not entry.is_file():
+            elif not os.path.isfile(entry.path) if entry.is_symlink() else not entry.is_file():
                 ignored.append((shown(path), "not a regular file"))
             elif entry.name.lower().endswith(IMAGE_SUFFIXES):
                 found.append(path)

@@ -6,9 +6,11 @@ caller can count; a worker that dies is an error with a name, never an endless w
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -19,6 +21,8 @@ from stoker.errors import StokerError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+_PR_SET_PDEATHSIG = 1
 
 
 def usable_cores() -> int:
@@ -48,7 +52,7 @@ def map_tasks(
         return
     # spawn: a forked child would inherit the locks of whatever threads the caller runs.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=ignore_interrupt)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=begin_worker)
     try:
         for future in as_completed([pool.submit(function, task) for task in tasks]):
             yield future.result()
@@ -61,6 +65,13 @@ def map_tasks(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def ignore_interrupt() -> None:
-    """Ctrl-C reaches the whole group: the parent decides, a worker finishes its shard."""
+def begin_worker() -> None:
+    """Ctrl-C reaches the whole group: the parent decides, and a worker ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
+
+
+def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """Receive this signal when the parent dies, however it dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

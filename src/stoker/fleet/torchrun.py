@@ -7,7 +7,6 @@ If the launcher or torchrun dies, the ranks are told to stop; nothing is left be
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -16,23 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from stoker.fleet.local import usable_cores
+from stoker.fleet.local import end_with_parent, usable_cores
 
 LAUNCHED = "STOKER_LAUNCHED"
 """Set for ranks that a launcher of ours has started: it speaks for them."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 SHUTDOWN_S = 120
-_PR_SET_PDEATHSIG = 1
 
 
 def is_launched() -> bool:
     return LAUNCHED in os.environ
-
-
-def stop_with_parent() -> None:
-    """Receive SIGTERM when the parent dies, however it dies (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def command(ranks: int, arguments: Sequence[str]) -> list[str]:
@@ -62,7 +54,7 @@ def launch(ranks: int, arguments: Sequence[str], log: Path) -> int:
             env=environment,
             stderr=errors,
             start_new_session=True,
-            preexec_fn=stop_with_parent,
+            preexec_fn=end_with_parent,
         )
 
     def pass_on(number: int, frame: FrameType | None) -> None:

@@ -57,10 +57,10 @@ class Spans:
         self._open.pop()
 
     def lap(self) -> dict[str, float]:
-        """The parts since the last lap; begins the next one."""
+        """The parts since the last lap, in seconds to the microsecond; begins the next one."""
         self._charge()
         parts, self._parts = self._parts, {}
-        return parts
+        return {name: round(seconds, 6) for name, seconds in parts.items()}
 
     @property
     def doing(self) -> str:

@@ -28,7 +28,7 @@ ALIASES = {
     "opt": "optimizer",
     "smoothing": "label_smoothing",
     "mixup": "mixup_alpha",
-    "cutmix": "cutmix_prob",
+    "cutmix": "cutmix_alpha",
     "gradient_clip": "clip_grad",
     "clip_grad_norm": "clip_grad",
     "use_ema": "ema",
@@ -42,6 +42,10 @@ ALIASES = {
     "torchcompile": "compile",
     "batch_size_per_gpu": "batch_size",
     "precision": "amp",
+    "learning_rate": "lr",
+    "warmup": "warmup_epochs",
+    "base_lr": "lr_base",
+    "epoch": "epochs",
 }
 """Names that timm, torchvision and others use, and ours."""
 
@@ -56,15 +60,34 @@ class Resolved:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
+    """What `word` was probably meant to be; several names where they are equally near."""
     plain = word.rsplit(".", 1)[-1].strip("-_ ").replace("-", "_").lower()
     names = list(known)
     if plain in names:
         return plain
-    if plain in ALIASES and ALIASES[plain] in names:
+    if ALIASES.get(plain) in names:
         return ALIASES[plain]
-    close = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
+    distance = {name: slips(plain, name) for name in names}
+    least = min(distance.values(), default=0)
+    if least <= max(1, len(plain) // 3):
+        return "' or '".join(name for name in names if distance[name] == least)
+    longer = [name for name in names if name.startswith(plain) or plain.startswith(name + "_")]
+    close = longer or difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
     return close[0] if close else None
+
+
+def slips(word: str, meant: str) -> int:
+    """How many letters are wrong, missing, too many or swapped (the usual edit distance)."""
+    before: list[int] = []
+    row = list(range(len(meant) + 1))
+    for i, letter in enumerate(word):
+        older, before, row = before, row, [i + 1]
+        for j, other in enumerate(meant):
+            cost = min(before[j] + (letter != other), before[j + 1] + 1, row[j] + 1)
+            if i and j and letter == meant[j - 1] and other == word[i - 1]:
+                cost = min(cost, older[j - 1] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 def unknown_key(word: str, where: str, known: Iterable[str]) -> BadRequest:
@@ -116,12 +139,22 @@ def parse_toml(text: str, where: str) -> dict[str, tuple[Any, str]]:
         place = f"{where}:{line_of(text, word)}"
         if word not in SPECS:
             if isinstance(raw, Mapping):
-                inner = next((name for name in raw if nearest(name, SPECS)), None)
+                inner = next((near for name in raw if (near := nearest(name, SPECS))), None)
                 advice = f"; recipe keys have no sections: write '{inner} = ...'" if inner else ""
                 raise BadRequest(f"{place}: unknown section '[{word}]'{advice}")
             raise unknown_key(word, place, SPECS)
+        if word == "phases" and isinstance(raw, list):
+            refuse_unknown_phase_keys(raw, text, where)
         values[word] = (convert(word, raw, place), place)
     return values
+
+
+def refuse_unknown_phase_keys(tables: list[Any], text: str, where: str) -> None:
+    """Name a wrong key of a [[phases]] table with its own line."""
+    known = [spec.name for spec in fields(Phase)]
+    for word in (word for table in tables if isinstance(table, Mapping) for word in table):
+        if word not in known:
+            raise unknown_key(f"phases.{word}", f"{where}:{line_of(text, word)}", known)
 
 
 def convert(name: str, raw: Any, where: str) -> Any:
@@ -152,10 +185,7 @@ def convert_phase(raw: Any, where: str) -> Phase:
     known = [spec.name for spec in fields(Phase)]
     if not isinstance(raw, Mapping):
         raise BadRequest(f"{where}: phases are [[phases]] tables of {', '.join(known)}")
-    for word in raw:
-        if word not in known:
-            raise unknown_key(f"phases.{word}", where, known)
-    missing = [word for word in known if not isinstance(raw.get(word), int)]
+    missing = [word for word in known if type(raw.get(word)) is not int]
     if missing:
         raise BadRequest(f"{where}: each of [[phases]] needs whole numbers for {', '.join(known)}")
     return Phase(**raw)
@@ -199,8 +229,9 @@ def show_config(resolved: Resolved) -> str:
     for name in SPECS:
         value = dump_value(getattr(resolved.recipe, name))
         if name != "phases":
-            lines.append(f"{name} = {json.dumps(value)}".ljust(36) + f"# {resolved.origins[name]}")
+            setting = f"{name} = {json.dumps(value, ensure_ascii=False)}"
+            lines.append(f"{setting:<35} # {resolved.origins[name]}")
     for phase in resolved.recipe.phases:
-        lines += ["", "[[phases]]".ljust(36) + f"# {resolved.origins['phases']}"]
+        lines += ["", f"{'[[phases]]':<35} # {resolved.origins['phases']}"]
         lines += [f"{word} = {number}" for word, number in dump_value(phase).items()]
     return "\n".join(lines) + "\n"

@@ -59,12 +59,6 @@ class Timeline:
             Phase(from_epoch=0, image_size=recipe.image_size, batch_size=recipe.batch_size),
         )
         total = recipe.epochs * samples
-        largest = max(phase.batch_size for phase in phases)
-        if total < largest:
-            raise BadRequest(
-                f"batch_size = {largest} is larger than the whole run of {total} samples "
-                f"({samples} images x {recipe.epochs} epochs): lower --batch-size"
-            )
         stretches: list[Stretch] = []
         position = step = 0
         for phase, following in zip(phases, (*phases[1:], None), strict=True):
@@ -72,9 +66,13 @@ class Timeline:
                 steps = (total - position) // phase.batch_size
             else:
                 steps = math.ceil((following.from_epoch * samples - position) / phase.batch_size)
-            steps = max(steps, 0)
             stretches.append(Stretch(position, step, steps, phase.image_size, phase.batch_size))
             position, step = stretches[-1].end_position, step + steps
+            if steps < 1 or position > total:
+                raise BadRequest(
+                    f"batch_size = {phase.batch_size} is too large for a run of {total:,} samples "
+                    f"({samples:,} images x {recipe.epochs} epochs): lower --batch-size"
+                )
         return cls(samples, recipe.epochs, tuple(stretches))
 
     @property

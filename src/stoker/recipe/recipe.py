@@ -12,10 +12,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
 from stoker.errors import BadRequest
+
+VERSION = 1
+"""Raised when a default changes: the same text would mean another run."""
 
 
 def key(
@@ -63,9 +67,11 @@ class Recipe:
         choices=("cosine", "onecycle", "step", "constant"),
     )
     warmup_epochs: float = key(0.0, "epochs of linear warm-up", at_least=0)
-    min_lr_ratio: float = key(0.0, "last learning rate as a share of the peak", at_least=0)
+    min_lr_ratio: float = key(
+        0.0, "last learning rate as a share of the peak", at_least=0, at_most=1
+    )
     decay_epochs: tuple[float, ...] = key((), "epochs at which scheduler=step decays")
-    decay_rate: float = key(0.1, "factor of each decay of scheduler=step", above=0)
+    decay_rate: float = key(0.1, "factor of each decay of scheduler=step", above=0, at_most=1)
     momentum: float = key(0.9, "momentum of SGD, beta1 of AdamW", at_least=0, at_most=1)
     weight_decay: float = key(1e-4, "decay of kernels (never of biases and norms)", at_least=0)
     clip_grad: float = key(0.0, "clip the gradient's norm to this; 0 does not", at_least=0)
@@ -119,7 +125,11 @@ class Recipe:
     def text(self) -> str:
         """Canonical text: the keys that shape the result and differ from their defaults."""
         changed = {
-            spec.name: dump_value(getattr(self, spec.name))
+            spec.name: dump_value(
+                float(getattr(self, spec.name))
+                if TYPES[spec.name] is float
+                else getattr(self, spec.name)
+            )
             for spec in fields(self)
             if not spec.metadata["place"] and getattr(self, spec.name) != spec.default
         }
@@ -127,7 +137,7 @@ class Recipe:
 
     def digest(self, *context: str) -> str:
         """Short name of this recipe in a context (the dataset's fingerprint, say)."""
-        whole = "\n".join((self.text(), *context))
+        whole = "\n".join((f"recipe {VERSION}", self.text(), *context))
         return hashlib.blake2b(whole.encode(), digest_size=5).hexdigest()
 
 
@@ -145,6 +155,8 @@ def dump_value(value: Any) -> Any:
 def check_value(name: str, value: Any) -> None:
     """Refuse a value outside the limits written beside its key."""
     limits = SPECS[name].metadata
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadRequest(f"{name} must be a finite number, not {value!r}")
     if limits["choices"] and value not in limits["choices"]:
         raise BadRequest(f"{name} takes one of {', '.join(limits['choices'])}, not {value!r}")
     low, high, above = limits["at_least"], limits["at_most"], limits["above"]
@@ -169,5 +181,7 @@ def check_together(recipe: Recipe) -> None:
         raise BadRequest(
             f"warmup_epochs = {recipe.warmup_epochs} leaves nothing of epochs = {recipe.epochs}"
         )
+    if any(epoch < 0 for epoch in recipe.decay_epochs):
+        raise BadRequest(f"decay_epochs cannot be negative: {list(recipe.decay_epochs)}")
     if recipe.scheduler == "step" and not recipe.decay_epochs:
         raise BadRequest("scheduler = step needs decay_epochs, for example [30, 60, 80]")

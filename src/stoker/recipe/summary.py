@@ -15,8 +15,9 @@ def derived_line(recipe: Recipe, timeline: Timeline, world: int) -> str:
     """The one line: ranks, micro-batches, learning rate, warm-up."""
     first = timeline.stretches[0]
     share = max(end - begin for begin, end in pairwise(cuts(first.batch_size, world)))
-    micro = min(recipe.micro_batch or share, share)
-    accumulation = math.ceil(share / micro)
+    accumulation = math.ceil(share / (recipe.micro_batch or share))
+    micro = max(end - begin for begin, end in pairwise(cuts(share, accumulation)))
+    up_to = "" if first.batch_size == world * micro * accumulation else "up to "
     ranks = f"{world} rank{'s' if world > 1 else ''}"
     peaks = [peak_lr(recipe, stretch.batch_size) for stretch in timeline.stretches]
     if recipe.lr > 0:
@@ -29,8 +30,8 @@ def derived_line(recipe: Recipe, timeline: Timeline, world: int) -> str:
         )
     warm = f"warm-up {recipe.warmup_epochs:g} ep = {warmup_steps(recipe, timeline):,} steps"
     return (
-        f"global {first.batch_size} = {ranks} x {micro} x {accumulation} accum; {rate}; {warm}; "
-        f"{recipe.epochs} ep = {timeline.steps:,} steps"
+        f"global {first.batch_size} = {ranks} x {up_to}{micro} x {accumulation} accum; "
+        f"{rate}; {warm}; {recipe.epochs} ep = {timeline.steps:,} steps"
     )
 
 

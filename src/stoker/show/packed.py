@@ -15,15 +15,12 @@ def summary_lines(dataset: Dataset) -> list[str]:
     counts = ", ".join(f"{split} {count:,}" for split, count in report["images"].items())
     shards = sum(len(split["shards"]) for split in dataset.description["splits"].values())
     small, median, large = (f"{wide}x{high}" for wide, high in report["sizes"]["pixels"])
-    balance = report["balance"]
     lines = [
         f"{dataset.path}: {plural(sum(report['images'].values()), 'image')} ({counts}) in "
         f"{plural(len(dataset.classes), 'class')}, {size(report['sizes']['bytes'])} in "
         f"{plural(shards, 'shard')} ({storage['codec']})",
         f"  sizes     {small} smallest, {median} median, {large} largest",
-        f"  balance   {balance['fewest'][1]:,} ({balance['fewest'][0]}) to "
-        f"{balance['most'][1]:,} ({balance['most'][0]}) training images a class, "
-        f"median {balance['median']:,}",
+        f"  balance   {balance_words(report['balance'])}",
     ]
     if dataset.description["held_out"]:
         lines.append(
@@ -34,6 +31,17 @@ def summary_lines(dataset: Dataset) -> list[str]:
         lines.append(f"  turned    {plural(report['rotated'], 'image')} upright (EXIF)")
     lines += attention_lines(dataset, report)
     return lines
+
+
+def balance_words(balance: dict[str, Any]) -> str:
+    (rare, few), (common, many) = balance["fewest"], balance["most"]
+    if few == many:
+        return f"even: {few:,} training images in each class"
+    ratio = f", {many / few:.0f} times as many" if few and many >= 2 * few else ""
+    return (
+        f"{few:,} ({rare}) to {many:,} ({common}) training images a class, "
+        f"median {balance['median']:,}{ratio}"
+    )
 
 
 def attention_lines(dataset: Dataset, report: dict[str, Any]) -> list[str]:

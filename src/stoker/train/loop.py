@@ -61,7 +61,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.spans = Spans()
         self.log = StepLog(self.events)
-        self.agreement = Agreement(self.ranks)
+        self.agreement = Agreement(self.ranks, self.log.flush)
         self.saved_at = time.monotonic()
         self.saved = (self.state.position, self.state.evaluated) if self.state.position else None
 
@@ -89,6 +89,8 @@ class Loop:
             )
         if self.between_steps():
             return False
+        self.log.flush()
+        self.ranks.meet()
         self.save(wait=True)
         return True
 
@@ -171,7 +173,7 @@ class Loop:
                 return self.leave()
             better = outcome
         at_risk = time.monotonic() - self.saved_at
-        if better or at_risk > self.recipe.checkpoint_interval:
+        if better or (self.agreement.met and at_risk > self.recipe.checkpoint_interval):
             self.save(best=better)
         self.report_saves()
         return False
@@ -199,6 +201,7 @@ class Loop:
         self.log.flush()
         self.events.write("evaluating", step=state.step, position=state.position)
         self.events.flush()
+        self.ranks.share_buffers(state.evaluated_model)
         found = self.evaluator.run(state.evaluated_model, size, self.to_input, self.wants_to_stop)
         if found is None:
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.fleet.local import usable_cores
 
-SECONDS_BETWEEN_AGREEMENTS = 0.5
+SECONDS_BETWEEN_MEETINGS = 0.5
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,16 @@ class Ranks:
         """Rank 0's number, on every rank."""
         return self.largest([number if self.first else -(1 << 62)])[0]
 
+    def meet(self) -> None:
+        """Go on when all ranks are here."""
+        self.largest([0])
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give every rank the running statistics of rank 0, which are the ones that are saved."""
+        if self.world > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """The network with gradients averaged over the ranks."""
         if self.world == 1:
@@ -104,27 +115,35 @@ class Agreement:
 
     `poll` is called at the same points by all ranks and runs a collective only when its turn has
     come; rank 0's clock decides when the next turn is, and that decision travels in the same
-    collective.
+    collective. Each rank puts its events on disk before it takes part: once ranks have met, every
+    step before this point is on record, and a checkpoint taken here can never be ahead of it.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, before_meeting: Callable[[], None]) -> None:
         self._ranks = ranks
+        self._before_meeting = before_meeting
         self._polls = 0
-        self._next = 0
-        self._asked_at = time.monotonic()
-        self._asked_poll = 0
+        self._skip = self._next = 0
+        self._met_at = time.monotonic()
+        self._met_poll = 0
+        self.met = False
+        """Whether the ranks met at the latest poll."""
 
     def poll(self, wish: bool) -> bool:
         """Whether any rank wishes it. The same answer on every rank."""
         if self._ranks.world == 1:
+            self.met = True
             return wish
         self._polls += 1
-        if self._polls <= self._next:
+        self.met = self._polls > self._next
+        if not self.met:
             return False
+        self._before_meeting()
         now = time.monotonic()
-        pace = (self._polls - self._asked_poll) / max(now - self._asked_at, 1e-6)
-        skip = min(int(pace * SECONDS_BETWEEN_AGREEMENTS), 1000)
+        pace = (self._polls - self._met_poll) / max(now - self._met_at, 1e-6)
+        # The first steps tell little of the pace: a pause at most doubles.
+        skip = min(int(pace * SECONDS_BETWEEN_MEETINGS), 2 * self._skip + 1)
         agreed, skip = self._ranks.largest([int(wish), skip if self._ranks.first else 0])
-        self._asked_at, self._asked_poll = now, self._polls
-        self._next = self._polls + skip
+        self._met_at, self._met_poll = now, self._polls
+        self._skip, self._next = skip, self._polls + skip
         return bool(agreed)

@@ -57,7 +57,7 @@ def train(
         if ranks.first:
             run.lock()
             run.create(record_of(resolved, dataset), show_config(resolved))
-        ranks.from_first(0)
+        ranks.meet()
         check_same_run(run, resolved.recipe, dataset)
         attempt = ranks.from_first(run.new_attempt() if ranks.first else 0)
         events = Events(run.events_path(attempt, ranks.rank), listeners if ranks.first else ())

@@ -1,0 +1,158 @@
+"""Runs to be killed, and what is compared afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from stoker.run import Run
+from stoker.survive.checkpoint import Checkpoints
+
+HERE = Path(__file__).parent
+
+
+class Trainers:
+    """A fork server and the runs it starts."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, str(HERE / "forkserver.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def close(self) -> None:
+        assert self._server.stdin
+        self._server.stdin.close()
+        self._server.wait(timeout=30)
+
+    def train(
+        self,
+        argv: list[str],
+        log: Path,
+        *,
+        ranks: int = 1,
+        kill: dict[str, Any] | None = None,
+        kill_after_s: float | None = None,
+        linger: bool = False,
+    ) -> list[int]:
+        """Run one attempt to whatever end it comes to; the ranks' exit codes."""
+        command = {"argv": argv, "ranks": ranks, "kill": kill, "log": str(log), "linger": linger}
+        assert self._server.stdin and self._server.stdout
+        self._server.stdin.write(json.dumps(command) + "\n")
+        self._server.stdin.flush()
+        pids = json.loads(self._server.stdout.readline())["pids"]
+        timer = None
+        if kill_after_s is not None:
+            victim = pids[-1]
+            timer = threading.Timer(kill_after_s, lambda: kill_if_alive(victim))
+            timer.start()
+        codes: list[int] = json.loads(self._server.stdout.readline())["codes"]
+        if timer:
+            timer.cancel()
+            timer.join()
+        return codes
+
+
+def kill_if_alive(pid: int) -> None:
+    """SIGKILL for a rank of ours. The server has not reaped it yet, or it is gone."""
+    if b"forkserver.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        os.kill(pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When a run is killed: from inside at a span or a written file, or from outside by a clock."""
+
+    what: str
+    number: float
+
+    def arguments(self, rank: int) -> dict[str, Any]:
+        if self.what == "clock":
+            return {"kill_after_s": self.number}
+        if self.what == "save":
+            return {"kill": {"rank": 0, "sync": int(self.number)}}
+        return {"kill": {"rank": rank, "span": self.what, "after": int(self.number)}}
+
+
+def random_kills(count: int, seed: int) -> list[Kill]:
+    """Kills spread over every part of a step, over saves, evaluations, and plain moments."""
+    draw = random.Random(seed)
+    moments = ["data", "forward", "backward", "optimiser", "save", "evaluation", "clock"]
+    kills = []
+    for number in range(count):
+        what = moments[number % len(moments)]
+        if what == "clock":
+            kills.append(Kill(what, draw.uniform(0.05, 0.8)))
+        elif what == "save":
+            kills.append(Kill(what, draw.randint(1, 9)))
+        elif what == "evaluation":
+            kills.append(Kill(what, draw.randint(1, 2)))
+        else:
+            kills.append(Kill(what, draw.randint(1, 25)))
+    draw.shuffle(kills)
+    return kills
+
+
+def step_record(run: Run) -> list[tuple[int, int, float, list[float]]]:
+    """Every step's position, learning rate, and sums of loss and hits over all ranks."""
+    return [(e["step"], e["position"], e["lr"], e["sums"]) for e in run.steps()]
+
+
+def evaluation_record(run: Run) -> list[tuple[int, int, int, float]]:
+    return [(e["position"], e["top1"], e["top5"], e["loss"]) for e in run.merged("evaluation")]
+
+
+def assert_bit_equal(run: Run, reference: Run) -> None:
+    """Losses, rates, evaluations, weights, averages, buffers and optimiser: the same bits."""
+    assert run.finished and reference.finished
+    assert step_record(run) == step_record(reference)
+    assert evaluation_record(run) == evaluation_record(reference)
+    ours, theirs = last_checkpoint(run), last_checkpoint(reference)
+    for name in ("weights.safetensors", "ema.safetensors"):
+        assert (ours / name).exists() == (theirs / name).exists()
+        if (ours / name).exists():
+            assert_same_tensors(load_file(ours / name), load_file(theirs / name))
+    states = [torch.load(path / "state.pt", weights_only=True) for path in (ours, theirs)]
+    assert_same_tree(*states)
+
+
+def last_checkpoint(run: Run) -> Path:
+    checkpoints = Checkpoints(run.path)
+    name = checkpoints.pointer("last")
+    assert name is not None
+    return checkpoints.folder / name
+
+
+def assert_same_tensors(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+
+
+def assert_same_tree(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    if isinstance(ours, torch.Tensor):
+        assert torch.equal(ours, theirs)
+    elif isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert_same_tree(ours[name], theirs[name])
+    elif isinstance(ours, list | tuple):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_same_tree(one, other)
+    else:
+        assert ours == theirs
