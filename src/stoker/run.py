@@ -79,7 +79,7 @@ class Run:
         write_bytes(self.path / "recipe.toml", recipe_toml.encode())
         write_json(self.path / "run.json", record)
 
-    def lock(self, patience_s: float = 20.0) -> None:
+    def lock(self, patience_s: float = 10.0) -> None:
         """Become the one that trains this run, or say who is. The kernel lets go at any death."""
         self.path.mkdir(parents=True, exist_ok=True)
         file = (self.path / "lock").open("a+", encoding="utf-8")
@@ -100,6 +100,18 @@ class Run:
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
         self._lock = file
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process of this machine is training the run now."""
+        try:
+            with (self.path / "lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def unlock(self) -> None:
         if self._lock:

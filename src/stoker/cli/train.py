@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,10 @@ from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.errors import FAILED, FINISHED, INTERRUPTED, BadRequest, StokerError
 from stoker.recipe.origins import Resolved
 from stoker.run import Run
+from stoker.survive.stopping import StopWish
 
+PACKED = "STOKER_PACKED"
+"""Tells ranks where the launcher has packed the folder to."""
 OUTCOMES = {"finished": FINISHED, "interrupted": INTERRUPTED, "failed": FAILED}
 
 
@@ -30,7 +34,6 @@ def parser() -> Parser:
 def run(words: Sequence[str]) -> int:
     from stoker.fleet.local import end_with_parent
     from stoker.fleet.torchrun import is_launched
-    from stoker.survive.stopping import StopWish
 
     parsed = parser().parse(words)
     resolved = resolve_flags(parsed)
@@ -42,7 +45,7 @@ def run(words: Sequence[str]) -> int:
         print(f"finished already: stoker explain {path}")
         return FINISHED
     if parsed.ranks > 1 and not is_launched():
-        return launch(parsed.ranks, words, parsed.data, data, path)
+        return launch(parsed.ranks, words, data, path)
     stop = StopWish()
     stop.listen()
     if is_launched():
@@ -56,6 +59,8 @@ def packed(folder: str) -> Path:
     """The packed set: the folder itself, or what packing it gives."""
     from stoker.data.index import Dataset
 
+    if PACKED in os.environ:
+        return Path(os.environ[PACKED])
     if Dataset.is_packed(folder):
         return Path(folder)
     from stoker.cli.pack import pack_and_show
@@ -72,10 +77,8 @@ def default_run(data: Path, resolved: Resolved) -> Path:
     return Path("runs") / f"{name}-{resolved.name}-{digest}"
 
 
-def train_here(data: Path, resolved: Resolved, path: Path, stop: object) -> str:
+def train_here(data: Path, resolved: Resolved, path: Path, stop: StopWish) -> str:
     """Train in this process; rank 0 talks."""
-    import os
-
     from stoker.show.console import console_for
 
     first = os.environ.get("RANK", "0") == "0"
@@ -84,20 +87,18 @@ def train_here(data: Path, resolved: Resolved, path: Path, stop: object) -> str:
         print(f"run {path}", flush=True)
     from stoker.train.session import train
 
-    return train(data, resolved, path, (console,) if first else (), stop)  # type: ignore[arg-type]
+    return train(data, resolved, path, (console,) if first else (), stop)
 
 
-def launch(ranks: int, words: Sequence[str], given: str, data: Path, path: Path) -> int:
+def launch(ranks: int, words: Sequence[str], data: Path, path: Path) -> int:
     """Start the ranks and speak for them: the exit code is what the run directory says."""
     from stoker.fleet.torchrun import launch as start
 
     run = Run(path)
     path.mkdir(parents=True, exist_ok=True)
     before = run.attempts()
-    arguments = [str(data) if word == given else word for word in words]
-    arguments = ["train", *arguments, "--run", str(path)]
     log = path / "launcher.log"
-    start(ranks, arguments, log)
+    start(ranks, ["train", *words, "--run", str(path)], log, {PACKED: str(data)})
     end = run.end() if run.attempts() != before else None
     if end is not None and end["outcome"] != "failed":
         return OUTCOMES[end["outcome"]]

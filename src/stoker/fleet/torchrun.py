@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -38,12 +38,15 @@ def command(ranks: int, arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def launch(ranks: int, arguments: Sequence[str], log: Path) -> int:
+def launch(
+    ranks: int, arguments: Sequence[str], log: Path, extra: Mapping[str, str] | None = None
+) -> int:
     """Run `stoker ARGUMENTS` on some ranks; torchrun's exit code when all are gone.
 
     What torchrun and the ranks say on standard error goes to the log."""
     environment = {
         **os.environ,
+        **(extra or {}),
         LAUNCHED: "1",
         "OMP_NUM_THREADS": str(max(1, usable_cores() // ranks)),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),

@@ -87,7 +87,7 @@ def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:
     done, total = (steps[-1]["step"] + 1 if steps else 0), starts[-1]["steps"]
     end = run.end()
     if end is None:
-        state = "running, or killed without a word"
+        state = "running" if run.is_running else "killed (the same command goes on)"
     elif end["outcome"] == "finished":
         state = "finished"
     else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 from stoker.data.chance import seed_of
 from stoker.data.loader import Loaded, Loader
@@ -63,6 +65,8 @@ class Loop:
         self.log = StepLog(self.events)
         self.agreement = Agreement(self.ranks, self.log.flush)
         self.saved_at = time.monotonic()
+        # torch.compile wraps once more; what it wrapped is the same module.
+        self.ddp = getattr(self.wrapped, "_orig_mod", self.wrapped)
         self.saved = (self.state.position, self.state.evaluated) if self.state.position else None
 
     def run(self) -> bool:
@@ -108,13 +112,14 @@ class Loop:
             with spans("to_device"):
                 images = self.to_input(loaded.images[begin:end])
                 labels = torch.from_numpy(loaded.labels[begin:end]).to(self.ranks.device)
-            with spans("forward"):
-                logits, losses = self.forward(images, labels, loaded, begin, end)
-            with spans("backward"):
-                # DDP averages over ranks: scaled so that the result is the mean over the batch,
-                # whatever each rank and micro-batch holds of it.
-                loss = losses.sum() * (self.ranks.world / batch.size)
-                self.backward(loss, last=end == share)
+            with self.exchange_gradients(end == share):
+                with spans("forward"):
+                    logits, losses = self.forward(images, labels, loaded, begin, end)
+                with spans("backward"):
+                    # DDP averages over ranks: scaled so that the result is the mean over the
+                    # batch, whatever each rank and micro-batch holds of it.
+                    loss = losses.sum() * (self.ranks.world / batch.size)
+                    state.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 best, five = hits(logits.detach(), labels)
                 sums += torch.stack([losses.detach().sum().double(), best.double(), five.double()])
@@ -141,14 +146,11 @@ class Loop:
             losses = mix.share * losses + (1 - mix.share) * away
         return logits, losses
 
-    def backward(self, loss: Tensor, last: bool) -> None:
-        """Add to the gradients; ranks exchange them with the last micro-batch only."""
-        scaled = self.state.scaler.scale(loss)
-        if last or self.ranks.world == 1:
-            scaled.backward()  # type: ignore[no-untyped-call]
-        else:
-            with self.wrapped.no_sync():  # type: ignore[operator]
-                scaled.backward()  # type: ignore[no-untyped-call]
+    def exchange_gradients(self, last: bool) -> AbstractContextManager[None]:
+        """Ranks exchange gradients with the last micro-batch only."""
+        if last or not isinstance(self.ddp, DistributedDataParallel):
+            return nullcontext()
+        return self.ddp.no_sync()
 
     def update(self) -> None:
         """Move the weights, then their average."""

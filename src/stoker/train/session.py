@@ -6,26 +6,19 @@ The same call starts, resumes or finds a run finished.
 from __future__ import annotations
 
 import os
-import platform
-import socket
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-import stoker
 from stoker.data.crops import View
 from stoker.data.index import Dataset
 from stoker.data.loader import Loader
 from stoker.data.order import WINDOW, Order, lanes_for
 from stoker.errors import BadRequest, StokerError
+from stoker.measure.machine import environment, seconds_since_start
 from stoker.recipe.origins import Resolved, show_config
 from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import SPECS, Recipe, dump_value
@@ -33,6 +26,7 @@ from stoker.recipe.summary import derived_line, warnings
 from stoker.run import Events, Listener, Run
 from stoker.survive.checkpoint import Checkpoints
 from stoker.survive.stopping import StopWish
+from stoker.train.device import batch_memory, input_maker, set_arithmetic
 from stoker.train.evaluate import Evaluator
 from stoker.train.loop import Loop
 from stoker.train.model import Normalise, build_model
@@ -176,9 +170,9 @@ def assemble(
         epochs=timeline.epochs,
         unseen=timeline.unseen,
         derived=derived_line(recipe, timeline, ranks.world),
-        warnings=warnings(recipe, timeline),
+        warnings=warnings(recipe, timeline) + idle_gpus(ranks),
         startup_s=round(seconds_since_start(), 3),
-        environment=environment(ranks),
+        environment=environment(ranks.device),
     )
     events.flush()
     return Loop(
@@ -246,71 +240,9 @@ def usage_facts(dataset: Dataset, recipe: Recipe, normalise: Normalise) -> dict[
     }
 
 
-def set_arithmetic(recipe: Recipe) -> None:
-    """Process-wide choices of precision and kernels."""
-    if recipe.amp == "tf32":
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = not recipe.deterministic
-    torch.use_deterministic_algorithms(recipe.deterministic, warn_only=True)
-
-
-def batch_memory(device: torch.device) -> Callable[[tuple[int, ...]], NDArray[np.uint8]]:
-    """Batch buffers: pinned where a GPU copies from them."""
-
-    def allocate(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        return torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda").numpy()
-
-    return allocate
-
-
-def input_maker(
-    normalise: Normalise, device: torch.device, channels_last: bool
-) -> Callable[[NDArray[np.uint8]], Tensor]:
-    """Bytes of a batch to what the network takes, normalised on the device."""
-    mean = torch.tensor(normalise.mean, device=device)[:, None, None] * 255
-    scale = 1 / (torch.tensor(normalise.std, device=device)[:, None, None] * 255)
-
-    def to_input(images: NDArray[np.uint8]) -> Tensor:
-        pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2)
-        if not channels_last:
-            pixels = pixels.contiguous()
-        return (pixels.float() - mean) * scale
-
-    return to_input
-
-
-def environment(ranks: Ranks) -> dict[str, Any]:
-    """What this attempt ran on."""
-    on_gpu = ranks.device.type == "cuda"
-    return {
-        "stoker": stoker.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "host": socket.gethostname(),
-        "process": os.getpid(),
-        "device": torch.cuda.get_device_name(ranks.device) if on_gpu else processor_name(),
-        "threads": torch.get_num_threads(),
-        "command": sys.argv,
-    }
-
-
-def seconds_since_start() -> float:
-    """How long this process has lived: imports and assembly are part of a run's time."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-        return uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return time.process_time()
-
-
-def processor_name() -> str:
-    """The CPU as its maker calls it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        return platform.processor() or "CPU"
+def idle_gpus(ranks: Ranks) -> list[str]:
+    """A word about GPUs that nobody uses."""
+    present = torch.cuda.device_count()
+    if present <= ranks.local_world:
+        return []
+    return [f"{present} GPUs here, {ranks.local_world} used: --ranks {present} uses all"]

@@ -1,0 +1,154 @@
+"""Our loop against a bare PyTorch loop: the same network, batch and synthetic images.
+
+    python benchmarks/loop.py [--model resnet18] [--steps 120] [--checkpoint-every 10]
+
+Interleaved step by step in one process: where our loop asks for its next batch, a bare step is run
+and timed first, so that both see the same machine at the same moment. Ours has events, spans,
+metrics and checkpoints switched on, starts from bytes and normalises; the bare loop gets ready
+floats. The ratio is of CPU time (all threads) and of wall time; 1 means that we cost nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from stoker.data.loader import Loaded
+from stoker.recipe.position import Batch, Timeline
+from stoker.recipe.recipe import Recipe
+from stoker.run import Events
+from stoker.survive.checkpoint import Checkpoints
+from stoker.survive.stopping import StopWish
+from stoker.train.device import input_maker
+from stoker.train.loop import Loop
+from stoker.train.model import build_model
+from stoker.train.ranks import Ranks
+from stoker.train.state import TrainState
+
+CLASSES = 100
+WARM_UP = 10
+
+
+def cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+class Bare:
+    """Ten lines of PyTorch."""
+
+    def __init__(self, recipe: Recipe, ranks: Ranks) -> None:
+        self.model = build_model(recipe, CLASSES)[0].to(memory_format=torch.channels_last)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4
+        )
+        size = (recipe.batch_size, 3, recipe.image_size, recipe.image_size)
+        self.images = torch.randn(size).to(ranks.device, memory_format=torch.channels_last)
+        self.labels = torch.randint(0, CLASSES, (recipe.batch_size,), device=ranks.device)
+
+    def step(self) -> None:
+        loss = cross_entropy(self.model(self.images), self.labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+
+class Interleaved:
+    """A loader of synthetic batches that runs a bare step before it hands out each."""
+
+    def __init__(self, recipe: Recipe, bare: Bare) -> None:
+        self.bare = bare
+        draw = np.random.default_rng(0)
+        shape = (recipe.batch_size, recipe.image_size, recipe.image_size, 3)
+        self.images = draw.integers(0, 256, shape, dtype=np.uint8)
+        self.labels = draw.integers(0, CLASSES, recipe.batch_size)
+        self.bare_steps: list[tuple[float, float]] = []
+        self.our_steps: list[tuple[float, float]] = []
+
+    def batches(self, plan: Iterable[Batch]) -> Iterator[Loaded]:
+        left_at: tuple[float, float] | None = None
+        for batch in plan:
+            asked = time.perf_counter(), cpu_s()
+            if left_at is not None:
+                self.our_steps.append((asked[0] - left_at[0], asked[1] - left_at[1]))
+            self.bare.step()
+            left_at = time.perf_counter(), cpu_s()
+            self.bare_steps.append((left_at[0] - asked[0], left_at[1] - asked[1]))
+            numbers = np.arange(batch.size)
+            yield Loaded(batch, self.images, self.labels, numbers, numbers * 0)
+
+
+def build_loop(recipe: Recipe, steps: int, place: Path) -> tuple[Loop, Interleaved]:
+    ranks = Ranks.join()
+    model, normalise = build_model(recipe, CLASSES)
+    model = model.to(ranks.device, memory_format=torch.channels_last)
+    loader = Interleaved(recipe, Bare(recipe, ranks))
+    loop = Loop(
+        recipe=recipe,
+        timeline=Timeline.of(recipe, steps * recipe.batch_size),
+        ranks=ranks,
+        state=TrainState.fresh(recipe, model, ranks.device),
+        wrapped=model,
+        to_input=input_maker(normalise, ranks.device, channels_last=True),
+        loader=loader,  # type: ignore[arg-type]
+        evaluator=None,
+        checkpoints=Checkpoints(place),
+        facts={},
+        events=Events(place / "rank0.jsonl"),
+        stop=StopWish(),
+    )
+    return loop, loader
+
+
+def measure(recipe: Recipe, steps: int) -> dict[str, float]:
+    """Ratios of the bare loop's cost to ours, by the median step and by the sum of all."""
+    with tempfile.TemporaryDirectory() as place:
+        loop, loader = build_loop(recipe, steps, Path(place))
+        loop.run()
+        saves = len(loop.checkpoints.names())
+    bare = loader.bare_steps[WARM_UP : len(loader.our_steps)]
+    ours = loader.our_steps[WARM_UP:]
+    found: dict[str, float] = {"steps": len(ours), "saves_kept": saves}
+    for place_in, clock in enumerate(("wall", "cpu")):
+        theirs = [step[place_in] for step in bare]
+        own = [step[place_in] for step in ours]
+        ratios = sorted(a / b for a, b in zip(theirs, own, strict=True))
+        found[f"{clock}_ms_bare"] = round(1000 * statistics.median(theirs), 2)
+        found[f"{clock}_ms_ours"] = round(1000 * statistics.median(own), 2)
+        found[f"{clock}_ratio_median"] = round(statistics.median(ratios), 4)
+        found[f"{clock}_ratio_quarter"] = round(ratios[len(ratios) // 4], 4)
+        found[f"{clock}_ratio_three_quarters"] = round(ratios[3 * len(ratios) // 4], 4)
+        found[f"{clock}_ratio_sum"] = round(sum(theirs) / sum(own), 4)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--checkpoint-every", type=float, default=10.0, help="seconds [10]")
+    given = parser.parse_args()
+    recipe = Recipe(
+        model=given.model,
+        image_size=given.image_size,
+        batch_size=given.batch_size,
+        epochs=1,
+        checkpoint_interval=given.checkpoint_every,
+    )
+    print(json.dumps(measure(recipe, given.steps), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""One rank of an evaluation: python evaluate_rank.py DATA CHECKPOINT BATCH_SIZE, under RANK etc."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from stoker.data.crops import View
+from stoker.data.index import Dataset
+from stoker.recipe.recipe import Recipe
+from stoker.survive.checkpoint import read_checkpoint
+from stoker.train.device import input_maker
+from stoker.train.evaluate import Evaluator
+from stoker.train.model import build_model
+from stoker.train.ranks import Ranks
+
+ranks = Ranks.join()
+dataset = Dataset(sys.argv[1])
+snapshot = read_checkpoint(Path(sys.argv[2]))
+model, normalise = build_model(Recipe(model=snapshot.facts["model"]), len(dataset.classes))
+model.load_state_dict(snapshot.weights)
+evaluator = Evaluator(
+    dataset.split("val"), View(crop_pct=0.875), ranks, batch_size=int(sys.argv[3])
+)
+size = snapshot.facts["input"]["image_size"]
+found = evaluator.run(model, size, input_maker(normalise, ranks.device, channels_last=True))
+assert found is not None
+if ranks.first:
+    print(found.images, found.top1, found.top5, flush=True)
+evaluator.close()
+ranks.leave()
