@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from stoker.commit import write_bytes, write_json
-from stoker.errors import BadRequest
+from stoker.errors import BadRequest, StokerError
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -63,8 +63,10 @@ class Run:
         """What the run was started with."""
         try:
             record: dict[str, Any] = json.loads((self.path / "run.json").read_bytes())
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise BadRequest(f"{self.path} is not a run (no run.json)") from error
+        except ValueError as error:
+            raise StokerError(f"{self.path / 'run.json'} is damaged: {error}") from error
         return record
 
     @property
@@ -120,7 +122,8 @@ class Run:
 
     def attempts(self) -> list[int]:
         folder = self.path / "attempts"
-        return sorted(int(item.name) for item in folder.iterdir()) if folder.is_dir() else []
+        names = [item.name for item in folder.iterdir()] if folder.is_dir() else []
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def new_attempt(self) -> int:
         number = max(self.attempts(), default=0) + 1
@@ -159,13 +162,17 @@ class Run:
     def merged(self, kind: str, rank: int = 0) -> list[Event]:
         """Events of a kind as one run without interruptions would have left them."""
         kept: dict[int, Event] = {}
-        for event in self.events(rank):
-            if event["kind"] == "attempt":
-                # What stands at the very position was done before it; a step begins there.
-                limit = event["position"] - (kind == "step")
-                kept = {place: old for place, old in kept.items() if place <= limit}
-            if event["kind"] == kind:
-                kept[event["position"]] = event
+        for attempt in self.attempts():
+            # Rank 0 speaks for all: an attempt may have fewer ranks than the one before.
+            start = next((e for e in self.attempt_events(attempt) if e["kind"] == "attempt"), None)
+            if start is None:
+                continue
+            # What stands at the very position was done before it; a step begins there.
+            limit = start["position"] - (kind == "step")
+            kept = {place: old for place, old in kept.items() if place <= limit}
+            for event in self.attempt_events(attempt, rank):
+                if event["kind"] == kind:
+                    kept[event["position"]] = {"attempt": attempt, **event}
         return [kept[place] for place in sorted(kept)]
 
     def steps(self) -> list[Event]:

@@ -243,6 +243,12 @@ class TestRecord:
         assert [run.new_attempt(), run.new_attempt()] == [1, 2]
         assert run.attempts() == [1, 2]
 
+    def test_files_of_strangers_are_no_attempts(self, run: Run) -> None:
+        attempt(run, 0, 3)
+        (run.path / "attempts" / ".DS_Store").touch()
+        assert run.attempts() == [1]
+        assert run.new_attempt() == 2
+
 
 HOLD = """
 import sys, time
@@ -292,6 +298,22 @@ class TestLock:
         run.unlock()
         with holder(run) as process, pytest.raises(BadRequest, match=f"process {process.pid} on"):
             run.lock(patience_s=0)
+
+    def test_whether_a_run_is_being_trained_can_be_asked_without_disturbing_it(
+        self, run: Run
+    ) -> None:
+        assert not run.is_running
+        with holder(run) as process:
+            assert run.is_running
+            assert run.is_running
+            assert process.poll() is None
+            process.kill()
+            process.wait(10)
+            assert not run.is_running
+        run.lock(patience_s=0)
+        assert Run(run.path).is_running
+        run.unlock()
+        assert not run.is_running
 
     def test_unlocking_twice_does_no_harm(self, run: Run) -> None:
         run.lock(patience_s=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -27,13 +29,23 @@ USAGE = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         verb, rest = find_verb(words)
         if verb is None:
-            return answer_without_verb(words)
+            code = answer_without_verb(words)
+            sys.stdout.flush()
+            return code
         module = import_module(f"stoker.cli.{verb.replace('-', '_')}")
-        code: int = module.run(rest)
+        code = int(module.run(rest))
+        sys.stdout.flush()
         return code
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINISHED
     except StokerError as error:
         print(f"stoker: {error}", file=sys.stderr)
         return error.exit_code
@@ -41,11 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def find_verb(words: list[str]) -> tuple[str | None, list[str]]:
     """The verb, wherever among the flags it stands, and everything else."""
-    for place, word in enumerate(words):
-        if word in VERBS:
-            return word, words[:place] + words[place + 1 :]
-        if not word.startswith("-") and (place == 0 or not words[place - 1].startswith("--")):
-            break
+    places = [place for place, word in enumerate(words) if word in VERBS]
+    # A word right after a flag may be its value: one that is not is the better guess.
+    free = [place for place in places if place == 0 or not words[place - 1].startswith("--")]
+    first = next((p for p, word in enumerate(words) if not word.startswith("-")), None)
+    for place in free or places:
+        if place == first or words[0].startswith("-"):
+            return words[place], words[:place] + words[place + 1 :]
     return None, words
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.errors import BadRequest
@@ -22,16 +23,26 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """All words understood, or a refusal that names the first that is not."""
-        known, unknown = self.parse_known_args(words)
+        known, unknown = self.parse_known_args(with_amp_value(words))
         if unknown:
             flags = [f.removeprefix("--") for f in self._option_string_actions if f != "-h"]
             word = unknown[0].split("=")[0]
             near = nearest(word, [flag.replace("-", "_") for flag in flags])
-            words = f"--{near}".replace("_", "-").replace("' or '", "' or '--") if near else ""
-            hint = f": did you mean '{words}'?" if near else ""
+            meant = f"--{near}".replace("_", "-").replace("' or '", "' or '--") if near else ""
+            hint = f"did you mean '{meant}'? " if near else ""
             what = "flag" if word.startswith("-") else "word"
-            raise BadRequest(f"unknown {what} '{word}'{hint} '{self.prog} --help' lists all")
+            raise BadRequest(f"unknown {what} '{word}': {hint}'{self.prog} --help' lists all")
         return known
+
+
+def with_amp_value(words: Sequence[str]) -> list[str]:
+    """`--amp` alone means bf16; it must not take a flag or the data that follow for its value."""
+    given = list(words)
+    for place, word in enumerate(given):
+        following = given[place + 1] if place + 1 < len(given) else "-"
+        if word == "--amp" and (following.startswith("-") or Path(following).exists()):
+            given[place] = "--amp=bf16"
+    return given
 
 
 def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
@@ -51,8 +62,6 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
             group.add_argument(
                 flag, dest=name, default=None, action=argparse.BooleanOptionalAction, help=help
             )
-        elif name == "amp":
-            group.add_argument(flag, dest=name, nargs="?", const="bf16", metavar="TYPE", help=help)
         else:
             group.add_argument(flag, dest=name, metavar=metavar(name), help=help)
 

@@ -63,6 +63,8 @@ def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
     if not 0 <= parsed.val_share < 1:
         raise BadRequest(f"--val-share goes from 0 to below 1, not {parsed.val_share}")
+    if parsed.workers < 0:
+        raise BadRequest(f"--workers must be at least 0, not {parsed.workers}")
     if parsed.shard_images < 1:
         raise BadRequest(f"--shard-images must be at least 1, not {parsed.shard_images}")
     storage = Storage(parsed.codec, parsed.max_side, parsed.quality)

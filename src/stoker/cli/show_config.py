@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
-from stoker.errors import FINISHED
+from stoker.errors import FINISHED, BadRequest
 from stoker.recipe.origins import show_config
 from stoker.run import Run
 
@@ -21,9 +20,12 @@ def run(words: Sequence[str]) -> int:
     add_recipe_flags(parser)
     parsed = parser.parse(words)
     if parsed.run:
-        path = Run(parsed.run).path
-        Run(parsed.run).record  # noqa: B018 - refuses what is no run
-        print((Path(path) / "recipe.toml").read_text(), end="")
+        if len(words) > 1:
+            raise BadRequest("show-config takes a run, or a recipe and flags, not both")
+        run = Run(parsed.run)
+        if not run.exists:
+            raise BadRequest(f"{run.path} is not a run (no run.json)")
+        print((run.path / "recipe.toml").read_text(), end="")
     else:
         resolved = resolve_flags(parsed)
         print(show_config(resolved), end="")

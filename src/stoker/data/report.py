@@ -85,7 +85,7 @@ def ignored(listing: Listing) -> list[dict[str, Any]]:
 
 def duplicates(tables: dict[str, pa.Table]) -> dict[str, Any]:
     """Images with exactly the same pixels: inside a split, and between train and the others."""
-    found: dict[str, Any] = {"within": {}, "across": {}, "examples": []}
+    found: dict[str, Any] = {"within": {}, "across": {}, "examples": {}}
     hashes = {
         split: np.array(table.column("pixels").to_pylist(), dtype="S16")
         for split, table in tables.items()
@@ -99,8 +99,9 @@ def duplicates(tables: dict[str, pa.Table]) -> dict[str, Any]:
         if not len(shared):
             continue
         found["across"][split] = len(shared)
+        pairs = found["examples"][split] = []
         for row in shared[:EXAMPLES]:
             twin = int(np.flatnonzero(hashes["train"] == hashes[split][row])[0])
             paths = (tables[split].column("path"), tables["train"].column("path"))
-            found["examples"].append([paths[0][int(row)].as_py(), paths[1][twin].as_py()])
+            pairs.append([paths[0][int(row)].as_py(), paths[1][twin].as_py()])
     return found

@@ -11,9 +11,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,7 +56,9 @@ def map_tasks(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=begin_worker)
     try:
-        for future in as_completed([pool.submit(function, task) for task in tasks]):
+        with ignored_interrupt():
+            futures = [pool.submit(function, task) for task in tasks]
+        for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool as error:
         raise StokerError(
@@ -65,9 +69,22 @@ def map_tasks(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def ignored_interrupt() -> Iterator[None]:
+    """Processes started here ignore Ctrl-C from their first moment: it reaches the whole group,
+    and the parent decides."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def begin_worker() -> None:
-    """Ctrl-C reaches the whole group: the parent decides, and a worker ends with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A worker ends with its parent, however that ends."""
     end_with_parent(signal.SIGKILL)
 
 

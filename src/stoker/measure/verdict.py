@@ -20,6 +20,7 @@ RULES: tuple[tuple[str, float, str, str], ...] = (
     ),
     ("evaluation", 0.20, "evaluation", "evaluate less often: --eval-every"),
     ("checkpoint", 0.05, "saving checkpoints", "save less often: --checkpoint-interval"),
+    ("other", 0.25, "the host, between the parts of a step", "a larger --batch-size"),
 )
 """Part, the share of the time above which it binds, its name, what to do about it."""
 
@@ -42,11 +43,10 @@ def verdict(parts: Mapping[str, float]) -> Verdict | None:
         return None
     shares = {name: seconds / total for name, seconds in parts.items()}
     over = [rule for rule in RULES if shares.get(rule[0], 0) > rule[1]]
-    compute = sum(shares.get(name, 0) for name in COMPUTE)
     if over:
         part, _, limit, action = max(over, key=lambda rule: shares[rule[0]])
-        if shares[part] > compute / 4:
-            return Verdict(limit, f"{shares[part]:.0%} of the time", action, shares[part])
+        return Verdict(limit, f"{shares[part]:.0%} of the time", action, shares[part])
+    compute = sum(shares.get(name, 0) for name in COMPUTE)
     waiting = shares.get("data", 0)
     return Verdict(
         "compute: the network itself",

@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from typing import IO, Any
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stoker.run import Event
-from stoker.show.words import clock, plural
+from stoker.show.words import clock, one_line, plural
 
 FREE_LINES = 20
 """Evaluations that are shown at once in a pipe, before lines are rationed."""
@@ -118,11 +119,13 @@ def end_line(event: Event, run: str) -> str:
             f"stopped at step {event['step']:,} ({event['reason']}), everything saved: "
             "the same command goes on from here"
         )
-    return f"failed: {event['reason']}"
+    return f"failed: {one_line(event['reason'])}"
 
 
 class PlainConsole:
     """Timed lines for pipes and log files."""
+
+    free_lines: float = FREE_LINES
 
     def __init__(self, run: str, interval_s: float = 30.0, stream: IO[str] | None = None) -> None:
         self._run, self._interval = run, interval_s
@@ -133,7 +136,8 @@ class PlainConsole:
         self._tally: Tally | None = None
 
     def say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        with suppress(OSError):  # a closed pipe must not end a run
+            print(text, file=self._stream, flush=True)
         self._said_at = time.monotonic()
 
     @property
@@ -144,6 +148,7 @@ class PlainConsole:
         kind = event["kind"]
         if kind == "attempt":
             self._tally = Tally(event)
+            self._best = event.get("best", -1.0)
             for line in begin_lines(event):
                 self.say(line)
         elif kind == "step" and self._tally:
@@ -159,12 +164,14 @@ class PlainConsole:
         top1 = event["top1"] / event["images"]
         best, self._best = top1 > self._best, max(top1, self._best)
         self._evaluations += 1
-        if self._evaluations <= FREE_LINES or self.due:
+        if self._evaluations <= self.free_lines or self.due:
             self.say(evaluation_line(event, best))
 
 
 class LiveConsole(PlainConsole):
     """The same words above a bar that moves."""
+
+    free_lines = float("inf")
 
     def __init__(self, run: str) -> None:
         super().__init__(run, interval_s=float("inf"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from stoker.measure.spans import PARTS
 from stoker.measure.verdict import verdict
 from stoker.run import Event, Run
-from stoker.show.words import bar, clock, plural, sparkline
+from stoker.show.words import bar, clock, one_line, plural, sparkline
 
 LABELS = {
     "startup": "starting up",
@@ -66,7 +66,9 @@ def explain(run: Run) -> list[str]:
     record = run.record
     starts = [event for event in run.events() if event["kind"] == "attempt"]
     if not starts:
-        return [f"{run.path}: nothing has been trained yet"]
+        end = run.end()
+        why = f": {end['outcome']} ({one_line(end['reason'])})" if end else ""
+        return [f"{run.path}: nothing has been trained yet{why}"]
     ledger = ledger_of(run)
     lines = [
         f"{record['values']['model']} on {Path(record['data']).name} "
@@ -91,7 +93,7 @@ def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:
     elif end["outcome"] == "finished":
         state = "finished"
     else:
-        state = f"{end['outcome']} ({end['reason']})"
+        state = f"{end['outcome']} ({one_line(end['reason'])})"
     ranks = plural(starts[-1]["world"], "rank")
     lines = [
         f"{state}: step {done:,} of {total:,}, {plural(len(starts), 'attempt')}, {ranks} on "

@@ -53,7 +53,7 @@ def attention_lines(dataset: Dataset, report: dict[str, Any]) -> list[str]:
     if report["rejected"]:
         lines.append(f"            all of them: {dataset.path / 'rejected.parquet'}")
     for split, count in report["duplicates"]["across"].items():
-        pair = next(iter(report["duplicates"]["examples"]))
+        pair = report["duplicates"]["examples"][split][0]
         lines.append(
             f"  leak      {plural(count, 'image')} of {split} also in train, pixel for pixel "
             f"({pair[0]} = {pair[1]})"

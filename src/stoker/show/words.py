@@ -22,7 +22,7 @@ def clock(seconds: float) -> str:
 def size(count: float) -> str:
     """512 B, 1.2 MB, 3.4 GB."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
+        if count < (1000 if unit == "B" else 999.95) or unit == "GB":
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError
@@ -32,6 +32,11 @@ def plural(count: int, word: str) -> str:
     """1 image, 2,000 images, 3 classes."""
     ending = "" if count == 1 else ("es" if word.endswith("s") else "s")
     return f"{count:,} {word}{ending}"
+
+
+def one_line(text: str | None) -> str:
+    """The first line of a message that may be long."""
+    return next(iter((text or "").strip().splitlines()), "")[:300]
 
 
 def bar(share: float, width: int = 24) -> str:

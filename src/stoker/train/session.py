@@ -164,6 +164,7 @@ def assemble(
         step=state.step,
         rank=ranks.rank,
         world=ranks.world,
+        best=state.best,
         torn=torn,
         steps=timeline.steps,
         samples=timeline.samples,

@@ -368,7 +368,7 @@ class TestReport:
             split: len(labels_of(packed, split)) for split in ("train", "val")
         }
         assert report["absent"] == {}
-        assert report["duplicates"] == {"within": {}, "across": {}, "examples": []}
+        assert report["duplicates"] == {"within": {}, "across": {}, "examples": {}}
         assert report["rotated"] == 0
 
     def test_sizes_are_those_stored(self, packed: Path) -> None:
@@ -450,7 +450,7 @@ class TestReport:
         duplicates = described(pack(root, tmp_path / "out", workers=1))["report"]["duplicates"]
         assert duplicates["within"] == {"train": 2}
         assert duplicates["across"] == {"val": 1}
-        ((leak, twin),) = duplicates["examples"]
+        ((leak, twin),) = duplicates["examples"]["val"]
         assert leak == "val/class0/leak.png"
         assert twin in (
             "train/class0/0000.png",

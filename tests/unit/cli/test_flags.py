@@ -1,0 +1,212 @@
+"""A flag for each key of the recipe; whatever is not one is refused with the nearest."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import string
+from collections.abc import Iterator
+
+import pytest
+
+from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
+from stoker.cli.train import parser as train_parser
+from stoker.errors import BadRequest
+from stoker.recipe.recipe import SPECS, TYPES, Recipe
+
+MOST_FLAGS = 48
+TRAIN = train_parser()
+FLAGS = [flag for flag in TRAIN._option_string_actions if flag not in ("-h", "--help")]
+KEYS = [name for name in SPECS if name != "phases"]
+OTHER_VALUES = {
+    "model": ("resnet18", "resnet18"),
+    "optimizer": ("adamw", "adamw"),
+    "lr_base_scale": ("sqrt", "sqrt"),
+    "scheduler": ("onecycle", "onecycle"),
+    "crop": ("pad", "pad"),
+    "amp": ("fp16", "fp16"),
+    "decay_epochs": ("3,6.5", (3.0, 6.5)),
+}
+"""What to write behind a flag that takes words, and what comes of it."""
+
+
+def recipe(*words: str) -> Recipe:
+    """The recipe that a command line asks for."""
+    return resolve_flags(TRAIN.parse(["photos", *words])).recipe
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(BadRequest) as caught:
+        TRAIN.parse(["photos", *words])
+    return str(caught.value)
+
+
+def named(message: str) -> set[str]:
+    """The flags that a refusal proposes."""
+    return set(re.findall(r"'(--[\w-]+)'", message.partition("did you mean ")[2]))
+
+
+def with_one_letter_changed(flag: str) -> Iterator[str]:
+    """All such flags for a short one, where they hurt most; some at each place of a long one."""
+    letters = string.ascii_lowercase if len(flag) < 7 else "aeix"
+    for place, old in enumerate(flag):
+        for letter in letters:
+            changed = flag[:place] + letter + flag[place + 1 :]
+            if old.isalpha() and letter != old and changed not in FLAGS:
+                yield changed
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_one_wrong_letter_is_refused_with_the_right_flag(flag: str) -> None:
+    wrongly_answered = {}
+    for word in with_one_letter_changed(flag):
+        message = refusal(f"{word}=1")
+        if f"unknown flag '{word}'" not in message or flag not in named(message):
+            wrongly_answered[word] = message
+    assert not wrongly_answered
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_what_is_proposed_exists(flag: str) -> None:
+    for word in (f"{flag}s", flag[:-1], flag.replace("-", "_").replace("__", "--")):
+        if word not in FLAGS:
+            assert named(refusal(word)) <= set(FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("word", "flag"),
+    [
+        ("--label_smoothing", "--label-smoothing"),
+        ("--no_hflip", "--no-hflip"),
+        ("--train.epochs", "--epochs"),
+        ("--train.label_smoothing", "--label-smoothing"),
+        ("--Epochs", "--epochs"),
+        ("--batchsize", "--batch-size"),
+        ("--epoch", "--epochs"),
+        ("--weigth-decay", "--weight-decay"),
+        ("--learning-rate", "--lr"),
+        ("--wd", "--weight-decay"),
+        ("--bs", "--batch-size"),
+        ("--arch", "--model"),
+        ("--num-workers", "--threads"),
+        ("--warmup", "--warmup-epochs"),
+        ("-epochs", "--epochs"),
+        ("--rank", "--ranks"),
+    ],
+)
+def test_other_peoples_spellings_are_answered_with_ours(word: str, flag: str) -> None:
+    message = refusal(word, "1")
+    assert f"unknown flag '{word}': did you mean '{flag}'? 'stoker train --help'" in message
+
+
+@pytest.mark.parametrize("words", [["--epo", "3"], ["--epochs=3", "--no-ech"], ["--lr-b=1"]])
+def test_a_beginning_of_a_flag_is_not_the_flag(words: list[str]) -> None:
+    assert "unknown flag" in refusal(*words)
+
+
+def test_a_word_too_many_is_named() -> None:
+    assert "unknown word 'paintings'" in refusal("paintings")
+
+
+def test_what_resembles_nothing_gets_no_proposal() -> None:
+    message = refusal("--xyzzyplugh")
+    assert "did you mean" not in message
+    assert "'stoker train --help' lists all" in message
+
+
+def test_every_key_that_fits_on_a_line_has_a_flag() -> None:
+    assert {f"--{key.replace('_', '-')}" for key in KEYS} <= set(FLAGS)
+    assert "--phases" not in FLAGS
+
+
+def test_there_are_not_too_many_flags() -> None:
+    assert len({action.dest for action in TRAIN._actions}) <= MOST_FLAGS
+
+
+def test_help_shows_each_flag_with_its_default() -> None:
+    text = TRAIN.format_help()
+    assert "%%" not in text
+    for key in KEYS:
+        assert f"--{key.replace('_', '-')}" in text
+        assert f"[{SPECS[key].default!r}]" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_flag_sets_its_key_and_nothing_else(key: str) -> None:
+    flag, default = f"--{key.replace('_', '-')}", SPECS[key].default
+    if TYPES[key] is bool:
+        words, value = [f"--no-{flag[2:]}" if default else flag], not default
+    elif key in OTHER_VALUES:
+        text, value = OTHER_VALUES[key]
+        words = [flag, text]
+    else:
+        value = default + 1 if TYPES[key] is int else 0.5
+        words = [flag, str(value)]
+    made = recipe(*words)
+    assert getattr(made, key) == value
+    assert type(getattr(made, key)) is type(value)
+    assert {name for name in KEYS if getattr(made, name) != SPECS[name].default} == {key}
+    joined = recipe("=".join(words))
+    assert joined == made
+
+
+def test_no_flags_give_the_defaults() -> None:
+    assert recipe() == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("words", "hflip"),
+    [([], True), (["--no-hflip"], False), (["--hflip"], True), (["--no-hflip", "--hflip"], True)],
+)
+def test_a_switch_has_two_ways(words: list[str], hflip: bool) -> None:
+    assert recipe(*words).hflip is hflip
+
+
+@pytest.mark.parametrize(
+    ("words", "amp"),
+    [
+        ([], "off"),
+        (["--amp"], "bf16"),
+        (["--amp", "--epochs", "3"], "bf16"),
+        (["--amp", "fp16"], "fp16"),
+        (["--amp=tf32"], "tf32"),
+        (["--amp", "off"], "off"),
+    ],
+)
+def test_amp_alone_is_bf16(words: list[str], amp: str) -> None:
+    assert recipe(*words).amp == amp
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--epochs", "3.5"], "--epochs takes a whole number, not '3.5'"),
+        (["--epochs", ""], "--epochs takes a whole number, not ''"),
+        (["--lr", "fast"], "--lr takes a number, not 'fast'"),
+        (["--lr", "-0.1"], "--lr: lr must be at least 0"),
+        (["--lr", "inf"], "finite"),
+        (["--decay-epochs", "3;6"], "--decay-epochs takes numbers with commas, not '3;6'"),
+        (["--crop", "circle"], "crop takes one of resized, pad, centre, not 'circle'"),
+        (["--momentum", "1.5"], "momentum must be at most 1"),
+        (["--crop-scale", "0"], "crop_scale must be above 0"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_the_flag_takes(
+    words: list[str], complaint: str
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        recipe(*words)
+    assert complaint in str(caught.value)
+
+
+def test_a_flag_wins_over_the_recipe_it_is_given_with() -> None:
+    parser = Parser(prog="stoker train")
+    add_recipe_flags(parser)
+    parsed: argparse.Namespace = parser.parse(["--recipe", "cifar10-quick", "--epochs", "3"])
+    with pytest.raises(BadRequest, match="warmup_epochs"):
+        resolve_flags(parsed)
+    resolved = resolve_flags(parser.parse(["--recipe", "cifar10-quick", "--epochs", "30"]))
+    assert (resolved.recipe.epochs, resolved.origins["epochs"]) == (30, "flag")
+    assert resolved.recipe.batch_size == 256
+    assert resolved.origins["batch_size"].startswith("recipe cifar10-quick:")
+    assert resolved.name == "cifar10-quick"

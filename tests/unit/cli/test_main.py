@@ -1,0 +1,227 @@
+"""The command as a whole: quick to answer, light to start, one line for each mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import stoker
+from stoker.cli import VERBS, main
+from stoker.errors import BAD_REQUEST, FINISHED
+
+SLOWEST_S = 0.5
+ANSWERS = {
+    "--help": FINISHED,
+    "--version": FINISHED,
+    "train --help": FINISHED,
+    "show-config --help": FINISHED,
+    "explain --help": FINISHED,
+    "train --epochz 3 x": BAD_REQUEST,
+    "train x --epochs three": BAD_REQUEST,
+    "train": BAD_REQUEST,
+    "trian x": BAD_REQUEST,
+    "explain nowhere": BAD_REQUEST,
+}
+"""What is said without touching an image or a network."""
+
+MODULES = """
+import json, sys
+from stoker.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as leaving:
+    code = leaving.code
+print(json.dumps([code, [name for name in sys.modules if "." not in name]]))
+"""
+
+
+def stoker_process(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stoker", *words], capture_output=True, text=True, cwd=cwd
+    )
+
+
+def loaded_by(words: list[str]) -> tuple[int, set[str]]:
+    """The exit code of a command, and the modules it has imported."""
+    script = [sys.executable, "-c", MODULES, *words]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    code, modules = json.loads(done.stdout.splitlines()[-1])
+    return code, set(modules)
+
+
+@pytest.mark.parametrize("words", ["--help", "train --help", "train --epochz 3 x", "trian x"])
+def test_an_answer_takes_less_than_half_a_second(words: str) -> None:
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        assert stoker_process(*words.split()).returncode == ANSWERS[words]
+        taken.append(time.perf_counter() - began)
+        if taken[-1] < SLOWEST_S:
+            break
+    assert min(taken) < SLOWEST_S
+
+
+@pytest.mark.parametrize(("words", "code"), ANSWERS.items())
+def test_answers_need_none_of_the_heavy_libraries(words: str, code: int) -> None:
+    found, modules = loaded_by(words.split())
+    assert found == code
+    assert not modules & {"torch", "timm", "cv2", "pyarrow", "torchvision"}
+
+
+@pytest.mark.parametrize("words", ["pack --help", "pack --qualty 3 x", "train nowhere"])
+def test_what_needs_images_needs_no_network(words: str) -> None:
+    _, modules = loaded_by(words.split())
+    assert not modules & {"torch", "timm", "torchvision"}
+
+
+def test_importing_the_package_loads_no_library() -> None:
+    code = "import sys, stoker; print([m for m in ('torch', 'numpy', 'cv2') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], []])
+def test_help_names_every_verb_and_exit_code(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == FINISHED
+    text = capsys.readouterr().out
+    assert all(f"\n  {verb} " in text for verb in VERBS)
+    assert all(f"{code} " in text for code in (0, 75, 2, 1))
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([verb, "--help"])
+    assert leaving.value.code == FINISHED
+    assert f"usage: stoker {verb}" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == FINISHED
+    assert capsys.readouterr().out == f"stoker {stoker.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show-config --epochs 7 --ema",
+        "--epochs 7 show-config --ema",
+        "--epochs 7 --ema show-config",
+        "--ema --epochs=7 show-config",
+    ],
+)
+def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == FINISHED
+    text = capsys.readouterr().out
+    assert "epochs = 7 " in text
+    assert "ema = true " in text
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("trian", "did you mean 'train'?"),
+        ("pakc", "did you mean 'pack'?"),
+        ("explian", "did you mean 'explain'?"),
+        ("show_config", "did you mean 'show-config'?"),
+        ("xyzzy", "verbs: train, pack, explain, show-config"),
+    ],
+)
+def test_an_unknown_verb_is_answered_with_the_nearest(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word, "--epochs", "3"]) == BAD_REQUEST
+    assert capsys.readouterr().err == f"stoker: no verb called '{word}': {hint}\n"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to stand in, with things that are not what they are taken for."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.txt").write_text("neither run nor images")
+    (tmp_path / "broken.toml").write_text("epochs = = 3\n")
+    (tmp_path / "odd.toml").write_text("epochz = 3\n")
+    (tmp_path / "folder.toml").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+MISTAKES = [
+    ("trian empty", "train"),
+    ("train", "DATA"),
+    ("train empty --epochz 3", "--epochs"),
+    ("train --epochz 3 empty", "--epochs"),
+    ("train --epochz=3 empty", "--epochs"),
+    ("train empty --epochs three", "--epochs"),
+    ("train empty --epochs 0", "at least 1"),
+    ("train empty --epochs", "--epochs"),
+    ("train empty --lr nan", "lr"),
+    ("train empty --amp fp8", "bf16"),
+    ("train empty --ranks 0", "--ranks"),
+    ("train empty --ranks two", "--ranks"),
+    ("train empty more", "unknown word 'more'"),
+    ("train empty --scheduler step", "decay_epochs"),
+    ("train empty --recipe cifar10-quik", "cifar10-quick"),
+    ("train empty --recipe nowhere.toml", "nowhere.toml"),
+    ("train empty --recipe folder.toml", "folder.toml"),
+    ("train empty --recipe broken.toml", "broken.toml"),
+    ("train empty --recipe odd.toml", "odd.toml:1"),
+    ("train empty", "no training images below empty"),
+    ("train nowhere", "no folder at nowhere"),
+    ("train file.txt", "no folder at file.txt"),
+    ("pack", "FOLDER"),
+    ("pack nowhere", "no folder at nowhere"),
+    ("pack empty", "no training images below empty"),
+    ("pack file.txt", "no folder at file.txt"),
+    ("explain", "RUN"),
+    ("explain nowhere", "nowhere is not a run"),
+    ("explain empty", "empty is not a run"),
+    ("explain file.txt", "file.txt is not a run"),
+    ("explain empty --epochs 3", "--epochs"),
+    ("show-config empty", "empty is not a run"),
+    ("show-config file.txt", "file.txt is not a run"),
+    ("show-config --epochs 3.5", "whole number"),
+]
+
+
+@pytest.mark.parametrize(("words", "named"), MISTAKES, ids=[words for words, _ in MISTAKES])
+def test_a_mistake_is_answered_in_one_line_that_names_it(
+    desk: Path, words: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == BAD_REQUEST
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("stoker: ")
+    assert named in line
+
+
+def test_a_mistake_reaches_the_shell_without_a_traceback(desk: Path) -> None:
+    done = stoker_process("explain", "empty", cwd=desk)
+    assert (done.returncode, done.stdout) == (BAD_REQUEST, "")
+    assert done.stderr == "stoker: empty is not a run (no run.json)\n"
+
+
+@pytest.mark.parametrize("words", ["--help", "show-config", "train --help"])
+def test_a_reader_that_had_enough_is_no_failure_to_complain_of(words: str) -> None:
+    enough, full = os.pipe()
+    os.close(enough)
+    with os.fdopen(full, "w") as closed:
+        command = [sys.executable, "-u", "-m", "stoker", *words.split()]
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == ""
+
+
+def test_a_mistake_leaves_nothing_behind(desk: Path) -> None:
+    before = sorted(desk.rglob("*"))
+    for words, _ in MISTAKES:
+        if words.startswith(("train", "pack")):
+            main(words.split())
+    assert sorted(desk.rglob("*")) == before

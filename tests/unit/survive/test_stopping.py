@@ -1,0 +1,84 @@
+"""A signal is a wish: it is noted by name, once, and handlers are only borrowed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from stoker.survive.stopping import SIGNALS, StopWish
+
+NAMES = ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]
+
+
+@pytest.fixture
+def wish() -> Iterator[StopWish]:
+    """A wish that listens, and gives the signals back after the test."""
+    made = StopWish()
+    made.listen()
+    yield made
+    made.release()
+
+
+def send(name: str, wish: StopWish) -> None:
+    """Send this process a signal and wait until it has arrived."""
+    os.kill(os.getpid(), signal.Signals[name])
+    give_up = time.monotonic() + 5
+    while not wish and time.monotonic() < give_up:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_signal_is_a_wish_with_its_name(wish: StopWish, name: str) -> None:
+    assert not wish
+    send(name, wish)
+    assert wish
+    assert wish.reason == name
+
+
+def test_the_first_reason_is_the_one_that_counts(wish: StopWish) -> None:
+    send("SIGUSR2", wish)
+    send("SIGTERM", wish)
+    wish.wish("somebody else")
+    time.sleep(0.05)
+    assert wish.reason == "SIGUSR2"
+
+
+def test_a_wish_needs_no_signal() -> None:
+    wish = StopWish()
+    assert not wish
+    assert wish.reason is None
+    wish.wish("the price went up")
+    assert wish
+    assert wish.reason == "the price went up"
+
+
+def test_release_gives_the_signals_back() -> None:
+    def mine(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    caught: list[int] = []
+    before = {number: signal.signal(number, mine) for number in SIGNALS}
+    try:
+        wish = StopWish()
+        wish.listen()
+        assert all(signal.getsignal(number) is not mine for number in SIGNALS)
+        wish.release()
+        assert all(signal.getsignal(number) is mine for number in SIGNALS)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+        assert caught == [signal.SIGTERM]
+        assert not wish
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_releasing_what_was_never_taken_changes_nothing() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    StopWish().release()
+    assert [signal.getsignal(number) for number in SIGNALS] == before

@@ -1,0 +1,228 @@
+"""Each image of the split is counted once, and right means right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from samples import image_folder
+from stoker.data.crops import View
+from stoker.data.index import Dataset
+from stoker.data.pack import pack
+from stoker.data.shard import Storage
+from stoker.train.evaluate import Accuracy, Evaluator, hits
+from stoker.train.model import ResNet9
+from stoker.train.ranks import Ranks
+
+quick = settings(deadline=None, max_examples=80)
+CPU = torch.device("cpu")
+CLASSES = 7
+NAN = float("nan")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def rank(number: int = 0, world: int = 1) -> Ranks:
+    return Ranks(number, world, number, world, CPU)
+
+
+def counted(logits: Tensor, labels: Tensor) -> tuple[int, int]:
+    best, five = hits(logits, labels)
+    return int(best), int(five)
+
+
+class TestHits:
+    @given(st.integers(1, 30), st.integers(5, 40), st.integers(0, 10**6))
+    @quick
+    def test_are_those_of_topk(self, images: int, classes: int, seed: int) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        logits = torch.randn(images, classes, generator=draw, dtype=torch.float64)
+        labels = torch.randint(classes, (images,), generator=draw)
+        found = logits.topk(5).indices == labels[:, None]
+        assert counted(logits, labels) == (int(found[:, 0].sum()), int(found.sum()))
+
+    @given(st.lists(st.integers(0, 2), min_size=1, max_size=12), st.data())
+    @quick
+    def test_a_tie_goes_to_the_lower_class(self, values: list[int], data: st.DataObject) -> None:
+        label = data.draw(st.integers(0, len(values) - 1))
+        ranking = sorted(range(len(values)), key=lambda number: (-values[number], number))
+        place = ranking.index(label)
+        found = counted(torch.tensor([values]).float(), torch.tensor([label]))
+        assert found == (int(place < 1), int(place < 5))
+
+    def test_a_network_that_says_the_same_of_every_class_is_right_for_class_0_only(self) -> None:
+        logits = torch.full((9, 9), 0.3)
+        assert counted(logits, torch.arange(9)) == (1, 5)
+        assert counted(logits, torch.zeros(9, dtype=torch.int64)) == (9, 9)
+
+    @pytest.mark.parametrize("classes", [1, 2, 4])
+    def test_of_fewer_than_five_classes_each_is_among_the_five_best(self, classes: int) -> None:
+        labels = torch.arange(20) % classes
+        logits = torch.randn(20, classes)
+        right = int((logits.argmax(1) == labels).sum())
+        assert counted(logits, labels) == (right, 20)
+
+    @pytest.mark.parametrize("classes", [2, 4, 5, 100])
+    def test_a_network_that_answers_nan_is_never_right(self, classes: int) -> None:
+        logits = torch.full((8, classes), NAN)
+        assert counted(logits, torch.arange(8) % classes) == (0, 0)
+
+    def test_a_class_that_is_nan_is_never_the_right_one(self) -> None:
+        logits = torch.randn(10, 10)
+        logits.fill_diagonal_(NAN)
+        assert counted(logits, torch.arange(10)) == (0, 0)
+
+    def test_infinities_are_ranked_like_any_number(self) -> None:
+        logits = torch.tensor([[float("inf"), 1.0], [float("-inf"), 1.0], [float("-inf")] * 2])
+        assert counted(logits, torch.tensor([0, 0, 0])) == (2, 3)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Twenty-one images to evaluate on, of seven classes."""
+    root = tmp_path_factory.mktemp("evaluate")
+    folder = image_folder(
+        root / "photos", classes=CLASSES, images=1, val=3, size=(12, 12), suffix="png"
+    )
+    return Dataset(
+        pack(folder, root / "packed", storage=Storage(codec="raw"), shard_images=8, workers=1)
+    )
+
+
+MakeEvaluator = Callable[..., Evaluator]
+
+
+@pytest.fixture
+def evaluator(dataset: Dataset) -> Iterator[MakeEvaluator]:
+    made: list[Evaluator] = []
+
+    def make(ranks: Ranks | None = None, batch_size: int = 8) -> Evaluator:
+        split, view = dataset.split("val"), View(crop_pct=1.0)
+        made.append(Evaluator(split, view, ranks or rank(), batch_size=batch_size, threads=1))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def to_input(images: np.ndarray) -> Tensor:
+    return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255 - 0.5
+
+
+@pytest.fixture
+def network() -> nn.Module:
+    """A network with an opinion on every image and running statistics of its own."""
+    torch.manual_seed(3)
+    model = ResNet9(CLASSES, width=4)
+    with torch.no_grad():
+        for _ in range(5):
+            model(torch.rand(16, 3, 12, 12) - 0.5)
+    return model
+
+
+class TestEvaluator:
+    def test_counts_what_one_pass_over_all_images_counts(
+        self, dataset: Dataset, evaluator: MakeEvaluator, network: nn.Module
+    ) -> None:
+        split = dataset.split("val")
+        pixels = [np.frombuffer(split.bytes_of(i), np.uint8)[-432:] for i in range(len(split))]
+        images = np.stack(pixels).reshape(-1, 12, 12, 3)
+        with torch.no_grad():
+            logits = network.eval()(to_input(images))
+        labels = torch.from_numpy(split.labels)
+        found = evaluator().run(network, 12, to_input)
+        assert found is not None
+        top5 = int((logits.topk(5).indices == labels[:, None]).sum())
+        assert 0 < top5 < 21
+        assert (found.top1, found.top5) == (int((logits.argmax(1) == labels).sum()), top5)
+        assert found.loss == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
+
+    @pytest.mark.parametrize("batch_size", [1, 7, 50, 1000])
+    def test_counts_the_same_at_any_batch_size(
+        self, evaluator: MakeEvaluator, network: nn.Module, batch_size: int
+    ) -> None:
+        usual = evaluator(batch_size=8).run(network, 12, to_input)
+        found = evaluator(batch_size=batch_size).run(network, 12, to_input)
+        assert usual is not None
+        assert found is not None
+        assert found.images == 21
+        assert (found.top1, found.top5) == (usual.top1, usual.top5)
+        assert found.loss == pytest.approx(usual.loss, rel=1e-5)
+        assert found.top1_share == found.top1 / 21
+
+    def test_counts_the_same_again(self, evaluator: MakeEvaluator, network: nn.Module) -> None:
+        same = evaluator()
+        assert same.run(network, 12, to_input) == same.run(network, 12, to_input)
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_leaves_the_network_in_the_mode_it_was_in(
+        self, evaluator: MakeEvaluator, network: nn.Module, training: bool
+    ) -> None:
+        network.train(training)
+        before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        evaluator().run(network, 12, to_input)
+        assert network.training is training
+        assert all(torch.equal(now, before[name]) for name, now in network.state_dict().items())
+
+    @pytest.mark.parametrize("turns", [0, 2])
+    def test_a_stop_leaves_no_count_and_the_network_as_it_was(
+        self, evaluator: MakeEvaluator, network: nn.Module, turns: int
+    ) -> None:
+        asked = iter([False] * turns + [True])
+        network.train()
+        assert evaluator().run(network, 12, to_input, lambda: next(asked)) is None
+        assert network.training
+        assert isinstance(evaluator().run(network, 12, to_input), Accuracy)
+
+
+class TestShares:
+    @pytest.mark.parametrize("batch_size", [1, 4, 1000])
+    @pytest.mark.parametrize("world", [1, 2, 3, 7, 30])
+    def test_hold_each_image_once(
+        self, evaluator: MakeEvaluator, world: int, batch_size: int
+    ) -> None:
+        seen: list[int] = []
+        for number in range(world):
+            for batch in evaluator(rank(number, world), batch_size).plan(12):
+                assert 0 < batch.size <= batch_size
+                seen += range(batch.position, batch.end)
+        assert seen == list(range(21))
+
+    @pytest.mark.parametrize("world", [2, 3, 7])
+    def test_differ_by_one_image_at_most(self, evaluator: MakeEvaluator, world: int) -> None:
+        sizes = [
+            sum(batch.size for batch in evaluator(rank(number, world)).plan(12))
+            for number in range(world)
+        ]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_images_are_shown_at_the_size_asked_for_whatever_is_stored(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", classes=2, images=2, val=3, size=(40, 30))
+    stored = Dataset(pack(folder, tmp_path / "packed", workers=1))
+    judge = Evaluator(stored.split("val"), View(), rank(), batch_size=4, threads=1)
+    shapes: list[tuple[int, ...]] = []
+
+    def noted(images: np.ndarray) -> Tensor:
+        shapes.append(images.shape)
+        return to_input(images)
+
+    judge.run(ResNet9(2, width=2), 16, noted)
+    judge.close()
+    assert shapes == [(4, 16, 16, 3), (2, 16, 16, 3)]

@@ -1,0 +1,158 @@
+"""Only kernels decay, the learning rate reaches every weight, and the average trails behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from stoker.recipe.recipe import Recipe
+from stoker.train.model import ResNet9
+from stoker.train.optim import MovingAverage, build_optimizer, set_learning_rate
+
+RECIPES = {
+    "sgd": Recipe(optimizer="sgd", weight_decay=0.1),
+    "adamw": Recipe(optimizer="adamw", weight_decay=0.1),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    model = ResNet9(3, width=2)
+    for weight in model.parameters():
+        nn.init.normal_(weight)
+    return model
+
+
+def step_without_gradient(optimizer: Optimizer, model: nn.Module) -> None:
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+class TestDecay:
+    @pytest.mark.parametrize("name", RECIPES)
+    def test_shrinks_kernels_and_neither_biases_nor_norms(self, name: str) -> None:
+        model = network()
+        optimizer, before = build_optimizer(RECIPES[name], model), weights(model)
+        set_learning_rate(optimizer, 0.5)
+        step_without_gradient(optimizer, model)
+        for weight, now in weights(model).items():
+            if now.ndim > 1:
+                assert (now.abs() < before[weight].abs()).all(), weight
+            else:
+                assert torch.equal(now, before[weight]), weight
+
+    @pytest.mark.parametrize("name", RECIPES)
+    def test_every_weight_has_one_place_in_the_optimiser(self, name: str) -> None:
+        model = network()
+        groups = build_optimizer(RECIPES[name], model).param_groups
+        held = [id(weight) for group in groups for weight in group["params"]]
+        assert sorted(held) == sorted(id(weight) for weight in model.parameters())
+
+    def test_frozen_weights_are_left_out(self) -> None:
+        model = network()
+        for weight in model.features.parameters():  # type: ignore[union-attr]
+            weight.requires_grad_(False)
+        before = weights(model)
+        optimizer = build_optimizer(RECIPES["sgd"], model)
+        set_learning_rate(optimizer, 0.5)
+        step_without_gradient(optimizer, model)
+        changed = {name for name, now in weights(model).items() if (now != before[name]).any()}
+        assert changed == {"head.weight"}
+
+
+class TestLearningRate:
+    @pytest.mark.parametrize("name", RECIPES)
+    def test_zero_moves_nothing(self, name: str) -> None:
+        model = network()
+        optimizer, before = build_optimizer(RECIPES[name], model), weights(model)
+        set_learning_rate(optimizer, 0.0)
+        for weight in model.parameters():
+            weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        assert all(torch.equal(now, before[name]) for name, now in weights(model).items())
+
+    def test_scales_the_step_of_every_weight(self) -> None:
+        moves = []
+        for rate in (0.1, 0.2):
+            model = network().double()
+            optimizer, before = build_optimizer(Recipe(weight_decay=0), model), weights(model)
+            set_learning_rate(optimizer, rate)
+            for weight in model.parameters():
+                weight.grad = torch.ones_like(weight)
+            optimizer.step()
+            moves.append({name: now - before[name] for name, now in weights(model).items()})
+        for name in moves[0]:
+            torch.testing.assert_close(moves[1][name], 2 * moves[0][name])
+
+    def test_momentum_none_is_plain_gradient_descent(self) -> None:
+        model = network()
+        optimizer = build_optimizer(Recipe(momentum=0.0, weight_decay=0.0), model)
+        before = weights(model)
+        set_learning_rate(optimizer, 0.5)
+        for weight in model.parameters():
+            weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        for name, now in weights(model).items():
+            torch.testing.assert_close(now, before[name] - 0.5)
+
+
+class TestMovingAverage:
+    def test_begins_as_a_copy_of_its_own(self) -> None:
+        model = network()
+        average, before = MovingAverage(model, 0.9), weights(model)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.zero_()
+        assert all(torch.equal(now, before[name]) for name, now in weights(average.model).items())
+
+    @pytest.mark.parametrize(
+        ("step", "decay"), [(0, 0.1), (1, 2 / 11), (40, 41 / 50), (2000, 0.99), (10**6, 0.99)]
+    )
+    def test_moves_faster_at_the_beginning(self, step: int, decay: float) -> None:
+        model = network().double()
+        average, old = MovingAverage(model, 0.99), weights(model)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight))
+        new = weights(model)
+        average.update(model, step)
+        for name, now in weights(average.model).items():
+            torch.testing.assert_close(now, decay * old[name] + (1 - decay) * new[name])
+
+    def test_follows_the_running_statistics_and_copies_counts(self) -> None:
+        model = network()
+        average = MovingAverage(model, 0.5)
+        for _ in range(3):
+            model(torch.randn(4, 3, 8, 8) + 5)
+        average.update(model, step=100)
+        norm, trailing = model.features[0][1], average.model.features[0][1]  # type: ignore[index]
+        assert int(trailing.num_batches_tracked) == int(norm.num_batches_tracked) == 3
+        torch.testing.assert_close(trailing.running_mean, norm.running_mean / 2)
+        torch.testing.assert_close(trailing.running_var, (norm.running_var + 1) / 2)
+
+    def test_leaves_the_network_alone(self) -> None:
+        model = network()
+        average, before = MovingAverage(model, 0.9), weights(model)
+        average.update(model, 5)
+        assert all(torch.equal(now, before[name]) for name, now in weights(model).items())
+        assert model.training
+        assert not average.model.training
+        assert not any(weight.requires_grad for weight in average.model.parameters())
