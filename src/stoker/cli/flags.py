@@ -51,7 +51,7 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
         "--recipe", metavar="NAME", help=f"a preset ({', '.join(preset_names())}) or a .toml file"
     )
     shaping = parser.add_argument_group("what to train")
-    place = parser.add_argument_group("how to run here (never changes the result)")
+    place = parser.add_argument_group("how to run here (leaves the result as it is)")
     for name, spec in SPECS.items():
         if name == "phases":
             continue

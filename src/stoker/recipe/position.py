@@ -117,6 +117,15 @@ def cuts(batch_size: int, parts: int) -> list[int]:
     return [2 * (batch_size // 2 * part // parts) for part in range(parts)] + [batch_size]
 
 
+def micro_cuts(share: int, micro_batch: int) -> list[int]:
+    """Where a rank's share is cut into micro-batches of at most `micro_batch` (0: one), rounded
+    down to an even number; the odd image of an odd share rides with the last."""
+    if not micro_batch:
+        return [0, share]
+    largest = max(micro_batch // 2 * 2, 2)
+    return cuts(share, max(1, math.ceil((share // 2 * 2) / largest)))
+
+
 def peak_lr(recipe: Recipe, batch_size: int) -> float:
     """The highest learning rate for a global batch of this size."""
     if recipe.lr > 0:

@@ -2,9 +2,9 @@
 
 Invariants: a key is one word, the same in TOML, as a flag and here. Two recipes with the same
 `text()` train the same model from the same data. Keys marked `place` say how to run on this
-machine (threads, logging, saving); they never change the result and are left out of the text, so
-that the same run can go on elsewhere. A key at its default is left out too: a key added later
-leaves old names alone.
+machine (threads, logging, saving); they do not change the result (micro_batch: but for the groups
+that BatchNorm sees) and are left out of the text, so that the same run can go on elsewhere. A key
+at its default is left out too: a key added later leaves old names alone.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from stoker.recipe.position import Timeline, cuts, peak_lr
+from stoker.recipe.position import Timeline, cuts, micro_cuts, peak_lr
 from stoker.recipe.recipe import Recipe
 
 
@@ -15,8 +15,8 @@ def derived_line(recipe: Recipe, timeline: Timeline, world: int) -> str:
     """The one line: ranks, micro-batches, learning rate, warm-up."""
     first = timeline.stretches[0]
     share = max(end - begin for begin, end in pairwise(cuts(first.batch_size, world)))
-    accumulation = math.ceil(share / (recipe.micro_batch or share))
-    micro = max(end - begin for begin, end in pairwise(cuts(share, accumulation)))
+    parts = [end - begin for begin, end in pairwise(micro_cuts(share, recipe.micro_batch))]
+    accumulation, micro = len(parts), max(parts)
     up_to = "" if first.batch_size == world * micro * accumulation else "up to "
     ranks = f"{world} rank{'s' if world > 1 else ''}"
     peaks = [peak_lr(recipe, stretch.batch_size) for stretch in timeline.stretches]

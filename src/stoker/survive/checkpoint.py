@@ -198,7 +198,8 @@ class Checkpoints:
     def _prune(self) -> None:
         """Remove all but the newest few and the best. Only ever called after a commit."""
         valid = [name for name in self.names() if manifest_of(self.folder / name)]
-        wanted = {*valid[: self.keep], self.pointer("best")}
+        # `last` has just been committed; a newer folder may be damaged without looking so.
+        wanted = {*valid[: self.keep], self.pointer("last"), self.pointer("best")}
         for name in self.names():
             if name not in wanted and valid and name <= valid[0]:
                 # The marker first: a half-removed folder must not look whole.

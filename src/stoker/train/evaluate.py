@@ -42,7 +42,7 @@ def hits(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     own = logits.gather(1, labels[:, None])
     number = torch.arange(logits.shape[1], device=logits.device)
     better = (logits > own) | ((logits == own) & (number < labels[:, None])) | logits.isnan()
-    ahead = better.sum(1)
+    ahead = better.sum(1).masked_fill(own.isnan()[:, 0], logits.shape[1] + 5)
     return (ahead < 1).sum(), (ahead < 5).sum()
 
 

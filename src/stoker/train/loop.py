@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.data.chance import seed_of
 from stoker.data.loader import Loaded, Loader
 from stoker.measure.spans import Spans
-from stoker.recipe.position import Timeline, cuts, learning_rate
+from stoker.recipe.position import Timeline, learning_rate, micro_cuts
 from stoker.recipe.recipe import Recipe
 from stoker.run import Events
 from stoker.survive.checkpoint import Checkpoints
@@ -104,11 +104,10 @@ class Loop:
         torch.manual_seed(seed_of(recipe.seed, batch.position, self.ranks.rank, "dropout"))
         rate = learning_rate(recipe, self.timeline.samples, batch)
         share = len(loaded.labels)
-        parts = -(-share // (recipe.micro_batch or share))
         sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
         set_learning_rate(state.optimizer, rate)
         state.optimizer.zero_grad(set_to_none=True)
-        for begin, end in pairwise(cuts(share, parts)):
+        for begin, end in pairwise(micro_cuts(share, recipe.micro_batch)):
             with spans("to_device"):
                 images = self.to_input(loaded.images[begin:end])
                 labels = torch.from_numpy(loaded.labels[begin:end]).to(self.ranks.device)
@@ -137,7 +136,7 @@ class Loop:
         mix = draw_mix(recipe, loaded.batch.image_size, samples, epochs, device)
         with torch.autocast(device.type, AMP_TYPES.get(recipe.amp), recipe.amp in AMP_TYPES):
             logits = self.wrapped(apply_mix(mix, images))
-        logits = logits.float()
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         smoothing = recipe.label_smoothing
         losses = cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
         if mix is not None:

@@ -20,7 +20,7 @@ from stoker.recipe.recipe import Recipe
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_TRIES = 32
+_TRIES = 8
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,24 @@ def uniform(recipe: Recipe, samples: Ints, epochs: Ints, purpose: str, count: in
 
 
 def beta(recipe: Recipe, samples: Ints, epochs: Ints, purpose: str, alpha: float) -> Floats:
-    """Beta(alpha, alpha) by Johnk's method: the first of some pairs that is accepted."""
-    drawn = uniform(recipe, samples, epochs, purpose, 2 * _TRIES) ** (1 / alpha)
-    x, total = drawn[:, :_TRIES], drawn[:, :_TRIES] + drawn[:, _TRIES:]
-    good = (total <= 1) & (total > 0)
-    first = good.argmax(axis=1).reshape(-1, 1)
-    ratio = np.take_along_axis(x / np.where(total > 0, total, 1), first, 1)[:, 0]
-    return np.where(good.any(axis=1), ratio, 0.5)
+    """Beta(alpha, alpha): the share of one of two equal gamma variables in their sum."""
+    one, other = (gamma(recipe, samples, epochs, f"{purpose} {n}", alpha) for n in (1, 2))
+    total = one + other
+    return np.where(total > 0, one / np.where(total > 0, total, 1), 0.5)
+
+
+def gamma(recipe: Recipe, samples: Ints, epochs: Ints, purpose: str, shape: float) -> Floats:
+    """Gamma(shape) by Marsaglia and Tsang: the first of some tries that is accepted. Each try is
+    accepted with a chance above 95 %, so eight fail once in ten billion."""
+    drawn = uniform(recipe, samples, epochs, purpose, 3 * _TRIES + 1)
+    first, second, third = (drawn[:, n * _TRIES : (n + 1) * _TRIES] for n in range(3))
+    normal = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
+    # Drawn for shape + 1, where the method holds, and brought down by a power of a uniform.
+    d = shape + 2 / 3
+    cube = np.maximum(1 + normal / np.sqrt(9 * d), 1e-12) ** 3
+    good = np.log1p(-third) < normal**2 / 2 + d - d * cube + d * np.log(cube)
+    chosen = np.take_along_axis(cube, good.argmax(axis=1).reshape(-1, 1), 1)[:, 0]
+    return np.asarray(d * chosen * drawn[:, -1] ** (1 / shape))
 
 
 def cut_boxes(kept: Floats, centre: Floats, image_size: int) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 
@@ -71,7 +72,7 @@ class ResNet9(nn.Module):
 def build_model(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
     """A network with weights drawn from the recipe's seed, and the input it expects."""
     torch.manual_seed(seed_of(recipe.seed, "weights"))
-    own = re.fullmatch(r"resnet9(?:_w(\d{1,4}))?", recipe.model)
+    own = re.fullmatch(r"resnet9(?:_w([1-9]\d{0,3}))?", recipe.model)
     if own:
         if recipe.pretrained:
             raise BadRequest(f"{recipe.model} has no pre-trained weights: drop --pretrained")
@@ -88,7 +89,7 @@ def build_timm(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
             "pip install 'stoker[timm]', or use --model resnet9"
         ) from error
     if not timm.is_model(recipe.model):
-        near = timm.list_models(f"*{recipe.model[:6]}*")[:5]
+        near = difflib.get_close_matches(recipe.model, timm.list_models(), n=5)
         hint = f"; close names: {', '.join(near)}" if near else ""
         raise BadRequest(f"timm has no model called '{recipe.model}'{hint}")
     model = timm.create_model(recipe.model, pretrained=recipe.pretrained, num_classes=classes)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from stoker.data.crops import View
-from stoker.data.index import Dataset
+from stoker.data.index import Dataset, SplitIndex
 from stoker.data.loader import Loader
 from stoker.data.order import WINDOW, Order, lanes_for
 from stoker.errors import BadRequest, StokerError
@@ -44,35 +45,58 @@ def train(
     stop: StopWish | None = None,
 ) -> str:
     """Train until the run is finished or somebody wishes it to stop; says which."""
-    stop = stop or StopWish()
+    stop = StopWish() if stop is None else stop
+    run, recipe = Run(run_path), resolved.recipe
+    dataset = Dataset(data)
     ranks = Ranks.join()
-    run, dataset = Run(run_path), Dataset(data)
     try:
+        prepared = prepare(dataset, recipe, ranks)
         if ranks.first:
             run.lock()
             run.create(record_of(resolved, dataset), show_config(resolved))
         ranks.meet()
-        check_same_run(run, resolved.recipe, dataset)
+        check_same_run(run, recipe, dataset)
         attempt = ranks.from_first(run.new_attempt() if ranks.first else 0)
         events = Events(run.events_path(attempt, ranks.rank), listeners if ranks.first else ())
-        return attend(dataset, resolved.recipe, run, ranks, events, stop)
+        return attend(prepared, run, ranks, events, stop)
     finally:
         run.unlock()
         ranks.leave()
 
 
-def attend(
-    dataset: Dataset,
-    recipe: Recipe,
-    run: Run,
-    ranks: Ranks,
-    events: Events,
-    stop: StopWish,
-) -> str:
+@dataclass(frozen=True)
+class Prepared:
+    """What can be refused, made before anything is written."""
+
+    dataset: Dataset
+    recipe: Recipe
+    split: SplitIndex
+    timeline: Timeline
+    model: nn.Module
+    normalise: Normalise
+
+
+def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
+    """Refuse what cannot be trained; build the network."""
+    set_arithmetic(recipe)
+    split = dataset.split("train")
+    timeline = Timeline.of(recipe, len(split))
+    smallest = min(stretch.batch_size for stretch in timeline.stretches)
+    if smallest < 2 * ranks.world:
+        raise BadRequest(
+            f"batch_size = {smallest} is too small for {plural_ranks(ranks.world)}: at least 2 each"
+        )
+    model, normalise = build_model(recipe, len(dataset.classes))
+    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+    model = model.to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]
+    return Prepared(dataset, recipe, split, timeline, model, normalise)
+
+
+def attend(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: StopWish) -> str:
     """Train, and write down how it ended, whatever happens."""
     loop = None
     try:
-        loop = assemble(dataset, recipe, run, ranks, events, stop)
+        loop = assemble(prepared, run, ranks, events, stop)
         outcome = FINISHED if loop.run() else STOPPED
         reason = None if outcome == FINISHED else (stop.reason or "another rank was told to stop")
         note_end(events, loop, outcome, reason)
@@ -98,24 +122,11 @@ def note_end(events: Events, loop: Loop | None, outcome: str, reason: str | None
     events.flush()
 
 
-def assemble(
-    dataset: Dataset,
-    recipe: Recipe,
-    run: Run,
-    ranks: Ranks,
-    events: Events,
-    stop: StopWish,
-) -> Loop:
+def assemble(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: StopWish) -> Loop:
     """Everything the loop needs, with the state of the newest checkpoint."""
-    set_arithmetic(recipe)
-    split = dataset.split("train")
-    timeline = Timeline.of(recipe, len(split))
+    dataset, recipe, model = prepared.dataset, prepared.recipe, prepared.model
+    split, timeline, normalise = prepared.split, prepared.timeline, prepared.normalise
     sizes = [stretch.batch_size for stretch in timeline.stretches]
-    if min(sizes) < 2 * ranks.world:
-        raise BadRequest(f"batch_size {min(sizes)} is too small for {ranks.world} ranks")
-    model, normalise = build_model(recipe, len(dataset.classes))
-    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-    model = model.to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]
     state = TrainState.fresh(recipe, model, ranks.device)
     wrapped = ranks.wrap(model)
     ranks.settle(wrapped, model, timeline.stretches[0].image_size)
@@ -158,6 +169,7 @@ def assemble(
             threads=recipe.threads,
             prefetch=recipe.prefetch,
         )
+    derived = derived_line(recipe, timeline, ranks.world)
     events.write(
         "attempt",
         position=state.position,
@@ -170,8 +182,8 @@ def assemble(
         samples=timeline.samples,
         epochs=timeline.epochs,
         unseen=timeline.unseen,
-        derived=derived_line(recipe, timeline, ranks.world),
-        warnings=warnings(recipe, timeline) + idle_gpus(ranks),
+        derived=derived,
+        warnings=warnings(recipe, timeline) + idle_gpus(ranks) + split_otherwise(run, derived),
         startup_s=round(seconds_since_start(), 3),
         environment=environment(ranks.device),
     )
@@ -239,6 +251,19 @@ def usage_facts(dataset: Dataset, recipe: Recipe, normalise: Normalise) -> dict[
             **asdict(normalise),
         },
     }
+
+
+def plural_ranks(world: int) -> str:
+    return f"{world} rank{'s' if world > 1 else ''}"
+
+
+def split_otherwise(run: Run, derived: str) -> list[str]:
+    """A word where the attempt before split its batches in another way."""
+    before = [event["derived"] for event in run.events() if event["kind"] == "attempt"]
+    now, then = (line.split(";")[0] for line in (derived, before[-1] if before else derived))
+    if now == then:
+        return []
+    return [f"{then} before: the batches are the same, BatchNorm sees other groups of them"]
 
 
 def idle_gpus(ranks: Ranks) -> list[str]:

@@ -18,11 +18,11 @@ from stoker.data.shard import Storage
 from stoker.errors import BadRequest, StokerError
 from stoker.measure.spans import PARTS
 from stoker.recipe.origins import Resolved, resolve
-from stoker.run import Event, Events, Run
+from stoker.run import Event, Run
 from stoker.survive.checkpoint import Checkpoints
 from stoker.survive.stopping import StopWish
 from stoker.train.ranks import Ranks
-from stoker.train.session import FINISHED, STOPPED, assemble, train
+from stoker.train.session import FINISHED, STOPPED, prepare, train
 
 TINY: dict[str, Any] = {
     "model": "resnet9_w2",
@@ -324,14 +324,12 @@ class TestRefusal:
 
     @pytest.mark.parametrize(("batch_size", "world"), [(1, 1), (7, 4), (16, 9)])
     def test_of_a_batch_too_small_for_the_ranks(
-        self, data: Path, tmp_path: Path, batch_size: int, world: int
+        self, data: Path, batch_size: int, world: int
     ) -> None:
         ranks = Ranks(0, world, 0, world, torch.device("cpu"))
-        run, events = Run(tmp_path / "new"), Events(tmp_path / "events.jsonl")
         chosen = recipe(batch_size=batch_size).recipe
-        with pytest.raises(BadRequest, match=f"batch_size {batch_size} .* {world} ranks"):
-            assemble(Dataset(data), chosen, run, ranks, events, StopWish())
-        events.close()
+        with pytest.raises(BadRequest, match=f"batch_size = {batch_size} .* {world} rank"):
+            prepare(Dataset(data), chosen, ranks)
 
     @pytest.mark.parametrize(
         ("mistake", "said"), [({"batch_size": 1}, "too small"), ({"model": "xyzzy"}, "xyzzy")]
