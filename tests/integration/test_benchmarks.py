@@ -25,6 +25,4 @@ def test_our_loop_is_as_fast_as_a_bare_one() -> None:
     found = json.loads(printed)
     print(found)
     assert found["saves_kept"] >= 1
-    # The machine is shared: of two clocks that both judge the same interleaved steps, the one
-    # that was disturbed less.
-    assert max(found["cpu_ratio_median"], found["wall_ratio_median"]) >= 0.97, found
+    assert found["cpu_ratio_median"] >= 0.97, found

@@ -98,10 +98,16 @@ def launch(ranks: int, words: Sequence[str], data: Path, path: Path) -> int:
     path.mkdir(parents=True, exist_ok=True)
     before = run.attempts()
     log = path / "launcher.log"
+    said_before = log.stat().st_size if log.exists() else 0
     start(ranks, ["train", *words, "--run", str(path)], log, {PACKED: str(data)})
-    end = run.end() if run.attempts() != before else None
+    begun = run.attempts() != before
+    end = run.end() if begun else None
     if end is not None and end["outcome"] != "failed":
         return OUTCOMES[end["outcome"]]
-    for line in log.read_text(errors="replace").splitlines()[-20:]:
+    said = log.read_bytes()[said_before:].decode(errors="replace").splitlines()
+    ours = list(dict.fromkeys(line for line in said if line.startswith("stoker: ")))
+    if ours and not begun:
+        raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in ours))
+    for line in ours or said[-20:]:
         print(line, file=sys.stderr)
     raise StokerError(f"a rank failed or was killed; all it said is in {log}")

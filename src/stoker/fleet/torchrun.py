@@ -34,7 +34,8 @@ def command(ranks: int, arguments: Sequence[str]) -> list[str]:
         *("--nproc-per-node", str(ranks)),
         *("--signals-to-handle", ",".join(number.name for number in SIGNALS)),
         *("--shutdown-timeout", str(SHUTDOWN_S)),
-        *("-m", "stoker", *arguments),
+        # After "--" torchrun takes no word for an option of its own.
+        *("-m", "--", "stoker", *arguments),
     ]
 
 

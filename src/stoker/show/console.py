@@ -189,10 +189,11 @@ class LiveConsole(PlainConsole):
         if kind == "attempt":
             self._bar = self._progress.add_task("starting", total=event["steps"])
             self._progress.start()
-        elif kind == "step" and self._bar is not None and self._tally:
-            self._progress.update(
-                self._bar, completed=event["step"] + 1, description=self.short_line()
-            )
+        elif kind in ("step", "evaluation") and self._bar is not None and self._tally:
+            if self._tally.last:
+                done = self._tally.last["step"] + 1
+                words = self.short_line()
+                self._progress.update(self._bar, completed=done, description=words)
         elif kind == "evaluating" and self._bar is not None:
             self._progress.update(self._bar, description="evaluating")
         elif kind == "end":

@@ -27,7 +27,7 @@ def value_of(flag: str, words: list[str]) -> str:
 def test_the_ranks_run_the_same_python_and_the_same_words() -> None:
     words = command(2, ODD_WORDS)
     assert words[:3] == [sys.executable, "-m", "torch.distributed.run"]
-    assert words[-len(ODD_WORDS) - 2 :] == ["-m", "stoker", *ODD_WORDS]
+    assert words[-len(ODD_WORDS) - 3 :] == ["-m", "--", "stoker", *ODD_WORDS]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
