@@ -37,7 +37,7 @@ def curve(run: Run) -> str:
     lines += [f'<circle cx="{x(e):.1f}" cy="{y(s):.1f}" r="3" fill="#c2410c"/>' for e, s in points]
     final = points[-1]
     lines.append(
-        f'<text x="{x(final[0]) - 6:.1f}" y="{y(final[1]) - 10:.1f}" text-anchor="end">'
+        f'<text x="{x(final[0]) - 6:.1f}" y="{y(final[1]) + 22:.1f}" text-anchor="end">'
         f"{final[1]:.2%} top-1 at epoch {final[0]:.0f}</text>"
     )
     lines.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 8}" text-anchor="middle">epoch</text>')

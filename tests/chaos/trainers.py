@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from bits import same
 from stoker.run import Run
 from stoker.survive.checkpoint import Checkpoints
 
@@ -124,9 +125,9 @@ def assert_bit_equal(run: Run, reference: Run) -> None:
     for name in ("weights.safetensors", "ema.safetensors"):
         assert (ours / name).exists() == (theirs / name).exists()
         if (ours / name).exists():
-            assert_same_tensors(load_file(ours / name), load_file(theirs / name))
+            assert same(load_file(ours / name), load_file(theirs / name)), name
     states = [torch.load(path / "state.pt", weights_only=True) for path in (ours, theirs)]
-    assert_same_tree(*states)
+    assert same(*states)
 
 
 def last_checkpoint(run: Run) -> Path:
@@ -134,25 +135,3 @@ def last_checkpoint(run: Run) -> Path:
     name = checkpoints.pointer("last")
     assert name is not None
     return checkpoints.folder / name
-
-
-def assert_same_tensors(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert torch.equal(ours[name], theirs[name]), name
-
-
-def assert_same_tree(ours: Any, theirs: Any) -> None:
-    assert type(ours) is type(theirs)
-    if isinstance(ours, torch.Tensor):
-        assert torch.equal(ours, theirs)
-    elif isinstance(ours, dict):
-        assert ours.keys() == theirs.keys()
-        for name in ours:
-            assert_same_tree(ours[name], theirs[name])
-    elif isinstance(ours, list | tuple):
-        assert len(ours) == len(theirs)
-        for one, other in zip(ours, theirs, strict=True):
-            assert_same_tree(one, other)
-    else:
-        assert ours == theirs

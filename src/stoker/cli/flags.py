@@ -57,7 +57,7 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
             continue
         group = place if spec.metadata["place"] else shaping
         flag = f"--{name.replace('_', '-')}"
-        help = f"{spec.metadata['help']} [{spec.default!r}]".replace("%", "%%")
+        help = f"{spec.metadata['help']} [{default_words(spec.default)}]".replace("%", "%%")
         if TYPES[name] is bool:
             group.add_argument(
                 flag, dest=name, default=None, action=argparse.BooleanOptionalAction, help=help
@@ -67,8 +67,18 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def metavar(name: str) -> str:
-    kind = TYPES[name]
-    return {int: "N", float: "X", str: "WORD"}.get(kind, "X,X")
+    if SPECS[name].metadata["choices"]:
+        return "|".join(SPECS[name].metadata["choices"])
+    return {int: "N", float: "X", str: "NAME"}.get(TYPES[name], "X,X")
+
+
+def default_words(value: Any) -> str:
+    """A default as one would type it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value == ():
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def resolve_flags(parsed: argparse.Namespace) -> Resolved:

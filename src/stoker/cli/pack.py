@@ -91,6 +91,8 @@ def pack_and_show(
     """Pack with a progress bar, then show the summary."""
     target = Path(out) if out else default_out(folder)
     again = Dataset.is_packed(target)
+    if not Path(folder).is_dir():
+        raise BadRequest(f"no folder at {shown(folder)}")
     if not again:
         print(f"packing {shown(folder)} into {target}", flush=True)
     progress = LiveBar() if sys.stdout.isatty() else TimedLines()

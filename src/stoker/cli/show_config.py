@@ -13,6 +13,7 @@ from stoker.run import Run
 def run(words: Sequence[str]) -> int:
     parser = Parser(
         prog="stoker show-config",
+        usage="stoker show-config RUN, or stoker show-config [--recipe NAME] [flags]",
         description="Print a recipe as TOML with the origin of each value: of a run, or of what "
         "a command with the same flags would train. The output is itself a recipe file.",
     )

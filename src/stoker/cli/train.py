@@ -21,6 +21,7 @@ OUTCOMES = {"finished": FINISHED, "interrupted": INTERRUPTED, "failed": FAILED}
 def parser() -> Parser:
     made = Parser(
         prog="stoker train",
+        usage="stoker train DATA [--recipe NAME] [flags]",
         description="Train a classifier on a folder of labelled images, packed or not. "
         "The same command starts a run, goes on with it, or says that it is finished.",
     )

@@ -88,7 +88,7 @@ class Recipe:
     image_size: int = key(64, "side of the square that the network sees, in pixels", at_least=1)
     crop: str = key(
         "resized",
-        "training crop: resized (random area and aspect), pad (shifted), centre (none)",
+        "training crop: random area and aspect, shifted a little, or none",
         choices=("resized", "pad", "centre"),
     )
     crop_scale: float = key(0.25, "smallest area of crop=resized, as a share", above=0, at_most=1)

@@ -28,15 +28,6 @@ CLASSES = 7
 NAN = float("nan")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def rank(number: int = 0, world: int = 1) -> Ranks:
     return Ranks(number, world, number, world, CPU)
 

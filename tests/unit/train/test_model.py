@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,15 +13,6 @@ from stoker.recipe.recipe import Recipe
 from stoker.train.model import build_model
 
 SMALL = Recipe(model="resnet9_w2")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def weights(recipe: Recipe, classes: int = 3) -> dict[str, Tensor]:

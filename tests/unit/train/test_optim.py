@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,15 +15,6 @@ RECIPES = {
     "sgd": Recipe(optimizer="sgd", weight_decay=0.1),
     "adamw": Recipe(optimizer="adamw", weight_decay=0.1),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network() -> nn.Module:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
+from bits import same
 from samples import image_folder
 from stoker.data.index import Dataset
 from stoker.data.pack import pack
@@ -98,17 +98,6 @@ def newest(run: Path) -> dict[str, Any]:
     assert torn == []
     place = {key: found.facts[key] for key in ("position", "step", "evaluated", "best")}
     return {"weights": found.weights, "ema": found.ema, "state": found.state, "place": place}
-
-
-def same(one: Any, two: Any) -> bool:
-    """Bit for bit, through all dictionaries and lists."""
-    if isinstance(one, Tensor):
-        return one.dtype == two.dtype and torch.equal(one, two)
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(same(one[name], two[name]) for name in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(two) and all(same(*pair) for pair in zip(one, two, strict=True))
-    return bool(one == two)
 
 
 @pytest.fixture(scope="module")

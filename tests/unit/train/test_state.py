@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from bits import same
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from stoker.train.model import build_model
@@ -27,15 +26,6 @@ RECIPES = {
     "adamw with average and scaler": replace(PLAIN, optimizer="adamw", ema=True, amp="fp16"),
     "sgd with scaler": replace(PLAIN, amp="fp16"),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def fresh(recipe: Recipe, seed: int = 0) -> TrainState:
@@ -69,17 +59,6 @@ def everything(state: TrainState) -> dict[str, Any]:
         "scaler": state.scaler.state_dict(),
         "counters": (state.position, state.step, state.evaluated, state.best),
     }
-
-
-def same(one: Any, two: Any) -> bool:
-    """Bit for bit, through all dictionaries and lists."""
-    if isinstance(one, Tensor):
-        return one.dtype == two.dtype and torch.equal(one, two)
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(same(one[name], two[name]) for name in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(two) and all(same(*pair) for pair in zip(one, two, strict=True))
-    return bool(one == two)
 
 
 def through_disk(snapshot: Snapshot, folder: Path) -> Snapshot:
