@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from stoker.errors import BadRequest, StokerError
 
+SHARD_NAME = re.compile(r"\d{5,}\.tar")
 MAPS_OPEN = 512
 """Shards mapped at once: far below the kernel's limit on maps, far above what lanes need."""
 
@@ -94,6 +96,10 @@ class SplitIndex:
         self.folder = folder
         self.codec = codec
         self.shards: list[dict[str, Any]] = description["shards"]
+        for shard in self.shards:
+            # A description from elsewhere must not lead out of its folder.
+            if not SHARD_NAME.fullmatch(str(shard["name"])):
+                raise damaged(folder.parent / "dataset.json", f"odd shard name {shard['name']!r}")
         self.shard_sizes = np.array([shard["images"] for shard in self.shards], dtype=np.int64)
         names = ["shard", "offset", "length", "label", "width", "height"]
         try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import threading
 import time
@@ -31,6 +32,8 @@ from stoker.commit import sha256_file, sha256_of, sync, write_bytes, write_json
 from stoker.errors import StokerError
 
 MARKER = "COMMITTED"
+FILES = ("weights.safetensors", "ema.safetensors", "state.pt")
+NAME = re.compile(r"\d{9,}(-\d+)?")
 Tensors = dict[str, Tensor]
 
 
@@ -96,9 +99,10 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
             return None
         manifest: dict[str, Any] = json.loads(text)
         for name, listed in manifest["files"].items():
-            if (folder / name).stat().st_size != listed["bytes"]:
+            # Only our own names: a manifest from elsewhere must not lead out of its folder.
+            if name not in FILES or (folder / name).stat().st_size != listed["bytes"]:
                 return None
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return manifest
 
@@ -116,6 +120,12 @@ def read_checkpoint(folder: Path) -> Snapshot:
     ema = load(data["ema.safetensors"]) if "ema.safetensors" in data else {}
     state = torch.load(io.BytesIO(data["state.pt"]), map_location="cpu", weights_only=True)
     return Snapshot(load(data["weights.safetensors"]), ema, state, manifest)
+
+
+def step_and_save(name: str) -> tuple[int, int]:
+    """What a checkpoint's name says: its step, and the how-manieth save of that step it is."""
+    step, _, again = name.partition("-")
+    return int(step), int(again or 1)
 
 
 @dataclass
@@ -137,14 +147,16 @@ class Checkpoints:
         """All checkpoint folders, newest first, valid or not."""
         if not self.folder.is_dir():
             return []
-        return sorted((item.name for item in self.folder.iterdir() if item.is_dir()), reverse=True)
+        found = (item.name for item in self.folder.iterdir() if NAME.fullmatch(item.name))
+        return sorted(found, key=step_and_save, reverse=True)
 
     def pointer(self, which: str) -> str | None:
         """The checkpoint that `last` or `best` names."""
         try:
-            return (self.run_path / which).read_text().strip()
-        except OSError:
+            name = (self.run_path / which).read_text().strip()
+        except (OSError, ValueError):
             return None
+        return name if NAME.fullmatch(name) else None
 
     def newest(self) -> tuple[Snapshot | None, list[str]]:
         """The newest checkpoint that reads back whole, and the names of newer ones that do not."""
@@ -201,7 +213,7 @@ class Checkpoints:
         # `last` has just been committed; a newer folder may be damaged without looking so.
         wanted = {*valid[: self.keep], self.pointer("last"), self.pointer("best")}
         for name in self.names():
-            if name not in wanted and valid and name <= valid[0]:
+            if name not in wanted and valid and step_and_save(name) <= step_and_save(valid[0]):
                 # The marker first: a half-removed folder must not look whole.
                 (self.folder / name / MARKER).unlink(missing_ok=True)
                 shutil.rmtree(self.folder / name)

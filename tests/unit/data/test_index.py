@@ -181,3 +181,11 @@ class TestRefusing:
                 shutil.copy(damaged / "val" / "index.parquet", index)
         with pytest.raises(StokerError, match=r"train/index\.parquet.*pack again"):
             Dataset(damaged).split("train")
+
+    @pytest.mark.parametrize("name", ["../../secret.tar", "/etc/passwd", "00000.tar/x", ""])
+    def test_a_shard_name_that_leads_elsewhere(self, damaged: Path, name: str) -> None:
+        splits = Dataset(damaged).description["splits"]
+        splits["train"]["shards"][0]["name"] = name
+        describe(damaged, splits=splits)
+        with pytest.raises(StokerError, match="odd shard name"):
+            Dataset(damaged).split("train")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import threading
 from collections import OrderedDict
@@ -286,3 +288,30 @@ class TestPruning:
         path.write_bytes(flip(path.read_bytes(), path.stat().st_size // 2))
         save(Checkpoints(run, keep), 15)
         assert newest_step(run) == 15
+
+
+class TestStrangers:
+    """A run directory may come from anywhere."""
+
+    def test_a_manifest_cannot_lead_out_of_its_folder(self, run: Path) -> None:
+        secret = run / "secret"
+        secret.write_bytes(b"not yours")
+        folder = run / "checkpoints" / "000000020"
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        facts = {"bytes": 9, "sha256": hashlib.sha256(b"not yours").hexdigest()}
+        manifest["files"]["../../secret"] = facts
+        text = json.dumps(manifest).encode()
+        (folder / "manifest.json").write_bytes(text)
+        (folder / MARKER).write_text(hashlib.sha256(text).hexdigest())
+        assert newest_step(run) == 10
+
+    @pytest.mark.parametrize("name", ["../elsewhere", "/etc", "", "000000020/../..", "\udcff"])
+    def test_a_pointer_that_is_no_name_of_ours_is_no_pointer(self, run: Path, name: str) -> None:
+        (run / "last").write_bytes(name.encode(errors="surrogateescape"))
+        assert Checkpoints(run).pointer("last") is None
+
+    def test_a_million_steps_more_are_still_newer(self, tmp_path: Path) -> None:
+        checkpoints = Checkpoints(tmp_path)
+        save(checkpoints, 999_999_999)
+        save(checkpoints, 1_000_000_000)
+        assert checkpoints.names() == ["1000000000", "999999999"]
