@@ -157,6 +157,8 @@ class PlainConsole:
                 self.say(self._tally.line())
         elif kind == "evaluation":
             self._evaluation(event)
+        elif kind == "save_failed":
+            self.say(f"alarm: {event['reason']}; training goes on, what was saved before is safe")
         elif kind == "end":
             self.say(end_line(event, self._run))
 

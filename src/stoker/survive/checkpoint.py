@@ -47,6 +47,8 @@ class Snapshot:
     """Optimiser, scaler: what `torch.save` can write without pickling code."""
     facts: dict[str, Any]
     """Position, step, best result and what a reader must know to use the weights."""
+    name: str = ""
+    """The checkpoint it was read from."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def read_checkpoint(folder: Path) -> Snapshot:
             raise StokerError(f"{folder / name} is damaged: its hash is not the manifest's")
     ema = load(data["ema.safetensors"]) if "ema.safetensors" in data else {}
     state = torch.load(io.BytesIO(data["state.pt"]), map_location="cpu", weights_only=True)
-    return Snapshot(load(data["weights.safetensors"]), ema, state, manifest)
+    return Snapshot(load(data["weights.safetensors"]), ema, state, manifest, folder.name)
 
 
 def step_and_save(name: str) -> tuple[int, int]:
@@ -134,10 +136,11 @@ class Checkpoints:
 
     run_path: Path
     keep: int = 2
-    _thread: threading.Thread | None = None
-    _failure: Exception | None = None
     finished: list[Saved] = field(default_factory=list)
     """Saves that have been committed since somebody last looked."""
+    failures: list[StokerError] = field(default_factory=list)
+    """Saves that could not be made since somebody last looked."""
+    _thread: threading.Thread | None = None
 
     @property
     def folder(self) -> Path:
@@ -168,36 +171,58 @@ class Checkpoints:
                 torn.append(name)
         return None, torn
 
+    def recover(self) -> tuple[Snapshot | None, list[str]]:
+        """The same, for the process that will save: pointers that a kill left behind are mended."""
+        found, torn = self.newest()
+        if found and self.pointer("last") != found.name:
+            write_bytes(self.run_path / "last", found.name.encode())
+        if found and found.facts.get("is_best") and self.pointer("best") != found.name:
+            write_bytes(self.run_path / "best", found.name.encode())
+        return found, torn
+
     def save(self, snapshot: Snapshot, *, best: bool = False) -> None:
         """Save in the background; waits for a save that is still under way."""
-        self.wait()
-        work = threading.Thread(target=self._write, args=(snapshot, best), name="stoker-save")
-        self._thread = work
-        work.start()
+        self._join()
+        snapshot.facts["is_best"] = best
+        self._thread = threading.Thread(target=self._save, args=(snapshot,), name="stoker-save")
+        self._thread.start()
 
     def wait(self) -> None:
         """Until the save under way is committed. A save that failed is raised here."""
+        self._join()
+        if self.failures:
+            failure = self.failures[-1]
+            self.failures.clear()
+            raise failure
+
+    def _join(self) -> None:
         if self._thread:
             self._thread.join()
             self._thread = None
-        if self._failure:
-            failure, self._failure = self._failure, None
-            raise StokerError(f"cannot save a checkpoint in {self.folder}: {failure}") from failure
 
-    def _write(self, snapshot: Snapshot, best: bool) -> None:
+    def _save(self, snapshot: Snapshot) -> None:
+        """Write, on a full disk once more with room made, and note how it went."""
+        try:
+            try:
+                self.finished.append(self._write(snapshot))
+            except OSError:
+                self._prune(keep=1)
+                self.finished.append(self._write(snapshot))
+        except Exception as error:  # the saving thread has nobody to raise to
+            failure = StokerError(f"cannot save a checkpoint in {self.folder}: {error}")
+            failure.__cause__ = error
+            self.failures.append(failure)
+
+    def _write(self, snapshot: Snapshot) -> Saved:
         began = time.perf_counter()
         step, position = snapshot.facts["step"], snapshot.facts["position"]
-        try:
-            name = self._name_for(step)
-            size = write_checkpoint(self.folder / name, snapshot)
-            write_bytes(self.run_path / "last", name.encode())
-            if best:
-                write_bytes(self.run_path / "best", name.encode())
-            self._prune()
-        except Exception as error:  # handed to whoever waits
-            self._failure = error
-            return
-        self.finished.append(Saved(name, step, position, size, time.perf_counter() - began))
+        name = self._name_for(step)
+        size = write_checkpoint(self.folder / name, snapshot)
+        write_bytes(self.run_path / "last", name.encode())
+        if snapshot.facts["is_best"]:
+            write_bytes(self.run_path / "best", name.encode())
+        self._prune(self.keep)
+        return Saved(name, step, position, size, time.perf_counter() - began)
 
     def _name_for(self, step: int) -> str:
         """A name that no committed checkpoint has: what counts is never written over."""
@@ -207,11 +232,11 @@ class Checkpoints:
             name = f"{step:09d}-{again}"
         return name
 
-    def _prune(self) -> None:
-        """Remove all but the newest few and the best. Only ever called after a commit."""
+    def _prune(self, keep: int) -> None:
+        """Remove all but the newest few, the last and the best; torn ones before the newest too."""
         valid = [name for name in self.names() if manifest_of(self.folder / name)]
-        # `last` has just been committed; a newer folder may be damaged without looking so.
-        wanted = {*valid[: self.keep], self.pointer("last"), self.pointer("best")}
+        # `last` was committed by us; a newer folder may be damaged without looking so.
+        wanted = {*valid[:keep], self.pointer("last"), self.pointer("best")}
         for name in self.names():
             if name not in wanted and valid and step_and_save(name) <= step_and_save(valid[0]):
                 # The marker first: a half-removed folder must not look whole.

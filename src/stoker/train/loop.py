@@ -235,7 +235,10 @@ class Loop:
         self.saved, self.saved_at = now, time.monotonic()
 
     def report_saves(self) -> None:
-        """An event for each save that has been committed."""
+        """An event for each save that was committed, and for each that failed: training goes on,
+        what was saved before is safe, and the next save is tried when its time comes."""
+        while self.checkpoints.failures:
+            self.events.write("save_failed", reason=str(self.checkpoints.failures.pop(0)))
         while self.checkpoints.finished:
             saved = self.checkpoints.finished.pop(0)
             self.events.write(

@@ -131,7 +131,7 @@ def assemble(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: S
     wrapped = ranks.wrap(model)
     ranks.settle(wrapped, model, timeline.stretches[0].image_size)
     checkpoints = Checkpoints(run.path, recipe.keep_checkpoints)
-    newest, torn = checkpoints.newest()
+    newest, torn = checkpoints.recover() if ranks.first else checkpoints.newest()
     if newest:
         state.restore(newest)
     if ranks.from_first(state.step) != state.step:

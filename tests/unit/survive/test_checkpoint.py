@@ -242,12 +242,25 @@ class TestFailure:
         save(checkpoints, 2)
         assert newest_step(tmp_path) == 2
 
-    def test_is_told_by_the_next_save_at_the_latest(self, tmp_path: Path) -> None:
+    def test_does_not_stop_the_next_save_and_is_not_forgotten(self, tmp_path: Path) -> None:
         (tmp_path / "checkpoints").write_text("in the way")
         checkpoints = Checkpoints(tmp_path)
         checkpoints.save(snapshot(1))
+        checkpoints.save(snapshot(2))
+        assert "cannot save" in str(checkpoints.failures[0])
         with pytest.raises(StokerError, match="cannot save"):
-            checkpoints.save(snapshot(2))
+            checkpoints.wait()
+
+    def test_a_kill_before_the_pointers_is_mended(self, tmp_path: Path) -> None:
+        checkpoints = Checkpoints(tmp_path)
+        save(checkpoints, 10)
+        save(checkpoints, 20, best=True)
+        (tmp_path / "last").write_text("000000010")
+        (tmp_path / "best").unlink()
+        found, torn = Checkpoints(tmp_path).recover()
+        assert found is not None and found.facts["step"] == 20
+        assert torn == []
+        assert checkpoints.pointer("last") == checkpoints.pointer("best") == "000000020"
 
     def test_leaves_the_pointers_at_what_is_committed(self, run: Path) -> None:
         checkpoints = Checkpoints(run)
