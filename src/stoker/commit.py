@@ -1,18 +1,24 @@
 """How anything is put on disk so that a reader never takes half of it for the whole.
 
 Invariants: a file written here appears under its name complete or not at all; a folder counts only
-when the marker written after everything else is there and what it lists is true.
+when the marker written after everything else is there and what it lists is true. Some mounts
+(object stores, FUSE, old network disks) can neither rename nor sync: there a file is written under
+its name at once, and hashes alone tell whole from torn.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 _CHUNK = 1 << 20
+_UNABLE = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV, errno.EBADF)
+"""What a file system answers to a call that it does not have."""
 
 
 def sha256_of(data: bytes | memoryview) -> str:
@@ -33,6 +39,9 @@ def sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _UNABLE:
+            raise
     finally:
         os.close(handle)
 
@@ -45,7 +54,14 @@ def temporary(path: Path) -> Path:
 def publish(written: Path, path: Path) -> None:
     """Give a completely written temporary file its name."""
     sync(written)
-    written.replace(path)
+    try:
+        written.replace(path)
+    except OSError as error:
+        if error.errno not in _UNABLE:
+            raise
+        shutil.copyfile(written, path)
+        sync(path)
+        written.unlink()
     sync(path.parent)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -93,3 +95,35 @@ def test_the_hash_of_a_file_is_the_hash_of_its_bytes(tmp_path: Path, size: int) 
     (tmp_path / "file").write_bytes(data[:size])
     expected = hashlib.sha256(data[:size]).hexdigest()
     assert sha256_file(tmp_path / "file") == sha256_of(data[:size]) == expected
+
+
+class TestPoorFileSystems:
+    """Mounts that lack a call: each answers in its own way."""
+
+    @pytest.fixture(params=["rename", "fsync", "both"])
+    def poor(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+        def unable(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSYS, "Function not implemented")
+
+        if request.param in ("rename", "both"):
+            monkeypatch.setattr(os, "replace", unable)
+            monkeypatch.setattr(Path, "replace", unable)
+        if request.param in ("fsync", "both"):
+            monkeypatch.setattr(os, "fsync", unable)
+        return str(request.param)
+
+    def test_files_are_written_all_the_same(self, poor: str, tmp_path: Path) -> None:
+        for text in (b"old", b"new"):
+            write_bytes(tmp_path / "file", text)
+        assert (tmp_path / "file").read_bytes() == b"new"
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+    def test_other_errors_are_not_swallowed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            write_bytes(tmp_path / "file", b"text")
