@@ -17,7 +17,7 @@ from torch import nn
 from stoker.data.crops import View
 from stoker.data.index import Dataset, SplitIndex
 from stoker.data.loader import Loader
-from stoker.data.order import WINDOW, Order, lanes_for
+from stoker.data.order import Order, lanes_for
 from stoker.errors import BadRequest, StokerError
 from stoker.measure.machine import environment, seconds_since_start
 from stoker.recipe.origins import Resolved, show_config
@@ -113,20 +113,21 @@ def attend(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: Sto
 
 
 def note_end(events: Events, loop: Loop | None, outcome: str, reason: str | None) -> None:
+    facts: dict[str, Any] = {"parts": {}}
     if loop is not None:
-        facts = {"position": loop.state.position, "step": loop.state.step, "best": loop.state.best}
-        loop.log.flush()
-        events.write("end", outcome=outcome, reason=reason, parts=loop.spans.lap(), **facts)
-    else:
-        events.write("end", outcome=outcome, reason=reason, parts={})
+        state = loop.state
+        facts = {"position": state.position, "step": state.step, "best": state.best}
+        facts["parts"] = loop.spans.lap()
+        if outcome != "failed":
+            # After a failure the device may not answer any more.
+            loop.log.flush()
+    events.write("end", outcome=outcome, reason=reason, **facts)
     events.flush()
 
 
 def assemble(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: StopWish) -> Loop:
     """Everything the loop needs, with the state of the newest checkpoint."""
-    dataset, recipe, model = prepared.dataset, prepared.recipe, prepared.model
-    split, timeline, normalise = prepared.split, prepared.timeline, prepared.normalise
-    sizes = [stretch.batch_size for stretch in timeline.stretches]
+    recipe, model, timeline = prepared.recipe, prepared.model, prepared.timeline
     state = TrainState.fresh(recipe, model, ranks.device)
     wrapped = ranks.wrap(model)
     ranks.settle(wrapped, model, timeline.stretches[0].image_size)
@@ -138,6 +139,28 @@ def assemble(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: S
         raise StokerError(f"ranks see different checkpoints in {run.path}: is it one shared disk?")
     if recipe.compile:
         wrapped = torch.compile(wrapped)  # type: ignore[assignment]
+    loop = Loop(
+        recipe=recipe,
+        timeline=timeline,
+        ranks=ranks,
+        state=state,
+        wrapped=wrapped,
+        to_input=input_maker(prepared.normalise, ranks.device, recipe.channels_last),
+        loader=training_loader(prepared, ranks),
+        evaluator=evaluator_of(prepared, ranks),
+        checkpoints=checkpoints,
+        facts=usage_facts(prepared.dataset, recipe, prepared.normalise),
+        events=events,
+        stop=stop,
+    )
+    announce(loop, run, torn)
+    return loop
+
+
+def training_loader(prepared: Prepared, ranks: Ranks) -> Loader:
+    recipe, split = prepared.recipe, prepared.split
+    sizes = [stretch.batch_size for stretch in prepared.timeline.stretches]
+    lanes = lanes_for(len(split), sizes)
     view = View(
         crop=recipe.crop,
         crop_scale=recipe.crop_scale,
@@ -146,12 +169,9 @@ def assemble(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: S
         hflip=recipe.hflip,
         seed=recipe.seed,
     )
-    order = Order(
-        split.shard_sizes, dataset.fingerprint, recipe.seed, lanes_for(len(split), sizes), WINDOW
-    )
-    loader = Loader(
+    return Loader(
         split,
-        order,
+        Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes),
         view,
         rank=ranks.rank,
         world=ranks.world,
@@ -159,18 +179,28 @@ def assemble(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: S
         prefetch=recipe.prefetch,
         allocate=batch_memory(ranks.device),
     )
-    evaluator = None
-    if dataset.eval_split:
-        evaluator = Evaluator(
-            dataset.split(dataset.eval_split),
-            View(crop_pct=recipe.crop_pct),
-            ranks,
-            batch_size=recipe.eval_batch_size,
-            threads=recipe.threads,
-            prefetch=recipe.prefetch,
-        )
+
+
+def evaluator_of(prepared: Prepared, ranks: Ranks) -> Evaluator | None:
+    """None where the set has nothing to evaluate on."""
+    dataset, recipe = prepared.dataset, prepared.recipe
+    if dataset.eval_split is None:
+        return None
+    return Evaluator(
+        dataset.split(dataset.eval_split),
+        View(crop_pct=recipe.crop_pct),
+        ranks,
+        batch_size=recipe.eval_batch_size,
+        threads=recipe.threads,
+        prefetch=recipe.prefetch,
+    )
+
+
+def announce(loop: Loop, run: Run, torn: list[str]) -> None:
+    """The event that begins an attempt: where it starts, what follows from the recipe here."""
+    recipe, timeline, ranks, state = loop.recipe, loop.timeline, loop.ranks, loop.state
     derived = derived_line(recipe, timeline, ranks.world)
-    events.write(
+    loop.events.write(
         "attempt",
         position=state.position,
         step=state.step,
@@ -187,21 +217,7 @@ def assemble(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: S
         startup_s=round(seconds_since_start(), 3),
         environment=environment(ranks.device),
     )
-    events.flush()
-    return Loop(
-        recipe=recipe,
-        timeline=timeline,
-        ranks=ranks,
-        state=state,
-        wrapped=wrapped,
-        to_input=input_maker(normalise, ranks.device, recipe.channels_last),
-        loader=loader,
-        evaluator=evaluator,
-        checkpoints=checkpoints,
-        facts=usage_facts(dataset, recipe, normalise),
-        events=events,
-        stop=stop,
-    )
+    loop.events.flush()
 
 
 def record_of(resolved: Resolved, dataset: Dataset) -> dict[str, Any]:
