@@ -11,6 +11,9 @@ from stoker.errors import BadRequest
 from stoker.recipe.origins import Resolved, nearest, parse_flag, preset_names, resolve
 from stoker.recipe.recipe import SPECS, TYPES
 
+ZERO_CONFIG = "first-look"
+"""The recipe where neither a recipe nor a model is named."""
+
 
 class Parser(argparse.ArgumentParser):
     """argparse that names the nearest flag, and leaves exiting to the caller."""
@@ -48,7 +51,10 @@ def with_amp_value(words: Sequence[str]) -> list[str]:
 def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     """--recipe, and a flag for each key that fits on a command line."""
     parser.add_argument(
-        "--recipe", metavar="NAME", help=f"a preset ({', '.join(preset_names())}) or a .toml file"
+        "--recipe",
+        metavar="NAME",
+        help=f"a preset ({', '.join(preset_names())}) or a .toml file "
+        f"[{ZERO_CONFIG}; none where --model is given]",
     )
     shaping = parser.add_argument_group("what to train")
     place = parser.add_argument_group("how to run here (leaves the result as it is)")
@@ -89,4 +95,5 @@ def resolve_flags(parsed: argparse.Namespace) -> Resolved:
         for name, value in given.items()
         if value is not None
     }
-    return resolve(parsed.recipe, flags)
+    recipe = parsed.recipe or (None if "model" in flags else ZERO_CONFIG)
+    return resolve(recipe, flags)

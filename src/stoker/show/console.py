@@ -79,8 +79,8 @@ class Tally:
             f"  data {data:.3f} ({self.data_s / steps:.3f})"
             f"  loss {loss:.3f} ({mean[0]:.3f})"
             f"  top1 {top1:.1%} ({mean[1]:.1%})"
-            f"  top5 {top5:.1%} ({mean[2]:.1%})"
-            f"  {self.rate:,.0f} img/s  eta {clock(self.remaining_s)}"
+            + (f"  top5 {top5:.1%} ({mean[2]:.1%})" if five_mean_much(self.attempt) else "")
+            + f"  {self.rate:,.0f} img/s  eta {clock(self.remaining_s)}"
         )
 
 
@@ -101,11 +101,17 @@ def begin_lines(event: Event) -> list[str]:
     return lines
 
 
-def evaluation_line(event: Event, best: bool) -> str:
+def five_mean_much(attempt: Event | None) -> bool:
+    """Whether there are so many classes that being among the best five is worth a word."""
+    return attempt is None or attempt.get("classes", 1000) > 5
+
+
+def evaluation_line(event: Event, best: bool, with_top5: bool = True) -> str:
     images = event["images"]
+    top5 = f"top-5 {event['top5'] / images:.2%}, " if with_top5 else ""
     return (
         f"evaluated at epoch {event['epoch']:.2f}: top-1 {event['top1'] / images:.2%}, "
-        f"top-5 {event['top5'] / images:.2%}, loss {event['loss']:.3f} "
+        f"{top5}loss {event['loss']:.3f} "
         f"({plural(images, 'image')} in {event['seconds']:.1f} s){', best so far' if best else ''}"
     )
 
@@ -167,7 +173,8 @@ class PlainConsole:
         best, self._best = top1 > self._best, max(top1, self._best)
         self._evaluations += 1
         if self._evaluations <= self.free_lines or self.due:
-            self.say(evaluation_line(event, best))
+            attempt = self._tally.attempt if self._tally else None
+            self.say(evaluation_line(event, best, five_mean_much(attempt)))
 
 
 class LiveConsole(PlainConsole):

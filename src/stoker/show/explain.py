@@ -75,7 +75,7 @@ def explain(run: Run) -> list[str]:
         f"({plural(starts[-1]['samples'], 'image')}, {plural(len(record['classes']), 'class')}), "
         f"recipe {record['recipe']}",
         *history_lines(run, starts, ledger),
-        *result_lines(run),
+        *result_lines(run, with_top5=len(record["classes"]) > 5),
         *time_lines(run, ledger),
         *verdict_lines(ledger),
     ]
@@ -110,7 +110,7 @@ def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:
     return lines
 
 
-def result_lines(run: Run) -> list[str]:
+def result_lines(run: Run, with_top5: bool) -> list[str]:
     """Accuracy: the best, the last, the curve."""
     found = run.merged("evaluation")
     if not found:
@@ -118,8 +118,9 @@ def result_lines(run: Run) -> list[str]:
     shares = [event["top1"] / event["images"] for event in found]
     best = max(range(len(found)), key=shares.__getitem__)
     last = found[-1]
+    top5 = f", top-5 {last['top5'] / last['images']:.2%}" if with_top5 else ""
     return [
-        f"top-1 {shares[-1]:.2%}, top-5 {last['top5'] / last['images']:.2%} on "
+        f"top-1 {shares[-1]:.2%}{top5} on "
         f"{plural(last['images'], 'image')} at epoch {last['epoch']:.2f}; best "
         f"{shares[best]:.2%} at epoch {found[best]['epoch']:.2f}",
         f"top-1  {sparkline(shares)}  {min(shares):.0%} to {max(shares):.0%}",

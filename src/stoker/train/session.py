@@ -210,6 +210,7 @@ def announce(loop: Loop, run: Run, torn: list[str]) -> None:
         torn=torn,
         steps=timeline.steps,
         samples=timeline.samples,
+        classes=len(loop.facts["classes"]),
         epochs=timeline.epochs,
         unseen=timeline.unseen,
         derived=derived,

@@ -12,6 +12,7 @@ import pytest
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.cli.train import parser as train_parser
 from stoker.errors import BadRequest
+from stoker.recipe.origins import resolve
 from stoker.recipe.recipe import SPECS, TYPES, Recipe
 
 MOST_FLAGS = 48
@@ -148,16 +149,22 @@ def test_a_flag_sets_its_key_and_nothing_else(key: str) -> None:
     else:
         value = default + 1 if TYPES[key] is int else 0.5
         words = [flag, str(value)]
-    made = recipe(*words)
+    # Naming a model leaves the zero-configuration recipe aside: everything else is a default.
+    plain = [] if key == "model" else ["--model", SPECS["model"].default]
+    made = recipe(*plain, *words)
     assert getattr(made, key) == value
     assert type(getattr(made, key)) is type(value)
     assert {name for name in KEYS if getattr(made, name) != SPECS[name].default} == {key}
-    joined = recipe("=".join(words))
+    joined = recipe(*plain, "=".join(words))
     assert joined == made
 
 
-def test_no_flags_give_the_defaults() -> None:
-    assert recipe() == Recipe()
+def test_no_flags_give_the_first_look() -> None:
+    assert recipe() == resolve("first-look").recipe
+
+
+def test_a_model_alone_gives_the_defaults() -> None:
+    assert recipe("--model", "resnet50") == Recipe(model="resnet50")
 
 
 @pytest.mark.parametrize(

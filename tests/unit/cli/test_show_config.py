@@ -28,10 +28,14 @@ def digest_in(text: str) -> str:
 
 
 def test_every_key_is_there_once_with_its_origin(capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys)
+    text = shown(capsys, "--model", "resnet50")
     for key in SPECS:
-        if key != "phases":
+        if key not in ("phases", "model"):
             assert line_of(key, text).endswith("# default")
+
+
+def test_a_first_look_names_the_recipe_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert line_of("epochs", shown(capsys)).startswith("epochs = 30 # recipe first-look:")
 
 
 def test_origins_are_named_down_to_the_line(
@@ -78,8 +82,8 @@ def test_the_digest_tells_what_shapes_a_run_from_what_does_not(
 ) -> None:
     plain = digest_in(shown(capsys))
     assert digest_in(shown(capsys, "--threads", "7", "--log-interval", "1")) == plain
-    assert digest_in(shown(capsys, "--epochs", "20")) == plain
-    assert digest_in(shown(capsys, "--epochs", "21")) != plain
+    assert digest_in(shown(capsys, "--epochs", "30")) == plain
+    assert digest_in(shown(capsys, "--epochs", "31")) != plain
 
 
 def test_of_a_run_it_is_what_the_run_was_begun_with(

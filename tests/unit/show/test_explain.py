@@ -22,7 +22,12 @@ WORK = {"data": 0.1, "forward": 0.4, "backward": 0.4, "optimiser": 0.05, "other"
 def run(tmp_path: Path) -> Run:
     made = Run(tmp_path / "run")
     values = {"model": "resnet9_w16"}
-    record = {"recipe": "quick", "values": values, "data": "/sets/photos", "classes": ["a", "b"]}
+    record = {
+        "recipe": "quick",
+        "values": values,
+        "data": "/sets/photos",
+        "classes": list("abcdef"),
+    }
     made.create(record, "")
     return made
 
@@ -92,7 +97,7 @@ def shares(text: str) -> dict[str, float]:
 def test_a_finished_run(run: Run) -> None:
     Attempt(run).train(20).evaluate(30).train(20).evaluate(25).end("finished", checkpoint=5.0)
     text = story(run)
-    assert text.startswith("resnet9_w16 on photos (100 images, 2 classes), recipe quick\n")
+    assert text.startswith("resnet9_w16 on photos (100 images, 6 classes), recipe quick\n")
     assert "finished: step 40 of 40, 1 attempt, 1 rank on Slow CPU, 2 threads" in text
     assert "global 10 = 1 rank x 10 x 1 accum" in text
     assert "top-1 50.00%, top-5 90.00% on 50 images at epoch 4.00" in text
