@@ -19,36 +19,59 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from stoker.commit import write_bytes, write_json
 from stoker.errors import BadRequest, StokerError
+from stoker.recipe.recipe import SPECS, Recipe, dump_value
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
 
 class Events:
-    """Appends events to one file, and shows each to the listeners."""
+    """Appends events to one file, and shows each to the listeners.
+
+    A sink can never hurt a run: a listener that raises is dropped, and what a full disk does not
+    take is kept in memory until it does.
+    """
 
     def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
-        self._listeners = listeners
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._pending = bytearray()
+        self._listeners = list(listeners)
 
     def write(self, kind: str, **facts: Any) -> None:
         event = {"kind": kind, "time": time.time(), **facts}
-        self._file.write(json.dumps(event) + "\n")
-        for listener in self._listeners:
-            listener(event)
+        self._pending += json.dumps(event).encode() + b"\n"
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception:
+                self._listeners.remove(listener)
 
-    def flush(self) -> None:
-        """Hand everything to the operating system: a kill cannot take it back."""
-        self._file.flush()
+    def flush(self) -> bool:
+        """Hand everything to the operating system: a kill cannot take it back. False if the disk
+        does not take it; the next flush goes on where this one stopped."""
+        try:
+            while self._pending:
+                written = os.write(self._file, self._pending)
+                del self._pending[:written]
+        except OSError:
+            return False
+        return True
+
+    def sync(self) -> None:
+        """Ask the disk to keep what was flushed through a power cut."""
+        with suppress(OSError):
+            os.fsync(self._file)
 
     def close(self) -> None:
-        self._file.close()
+        self.flush()
+        os.close(self._file)
 
 
 class Run:
@@ -80,6 +103,25 @@ class Run:
         self.path.mkdir(parents=True, exist_ok=True)
         write_bytes(self.path / "recipe.toml", recipe_toml.encode())
         write_json(self.path / "run.json", record)
+
+    def refuse_other(self, recipe: Recipe, fingerprint: str) -> None:
+        """Refuse to go on with a run of another recipe or on other images."""
+        record = self.record
+        if record["fingerprint"] != fingerprint:
+            raise BadRequest(
+                f"{self.path} was trained on other images ({record['data']}): name another --run"
+            )
+        if record["digest"] == recipe.digest():
+            return
+        values = {name: dump_value(getattr(recipe, name)) for name in SPECS}
+        changed = "; ".join(
+            f"{name} {record['values'].get(name)!r} -> {values[name]!r}"
+            for name, spec in SPECS.items()
+            if not spec.metadata["place"] and record["values"].get(name) != values[name]
+        )
+        raise BadRequest(
+            f"{self.path} was begun with another recipe ({changed}): name another --run"
+        )
 
     def lock(self, patience_s: float = 10.0) -> None:
         """Become the one that trains this run, or say who is. The kernel lets go at any death."""

@@ -56,7 +56,9 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
         help=f"a preset ({', '.join(preset_names())}) or a .toml file "
         f"[{ZERO_CONFIG}; none where --model is given]",
     )
-    shaping = parser.add_argument_group("what to train")
+    shaping = parser.add_argument_group(
+        "what to train", f"[defaults where --model is given; {ZERO_CONFIG} has values of its own]"
+    )
     place = parser.add_argument_group("how to run here (leaves the result as it is)")
     for name, spec in SPECS.items():
         if name == "phases":

@@ -18,7 +18,9 @@ from stoker.data.pack import SHARD_IMAGES, default_out, pack
 from stoker.data.shard import ShardReport, Storage
 from stoker.data.sources import shown
 from stoker.errors import FINISHED, BadRequest, Interrupted
+from stoker.fleet.local import STOP_SIGNALS
 from stoker.show.packed import summary_lines
+from stoker.show.words import say
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -94,9 +96,9 @@ def pack_and_show(
     if not Path(folder).is_dir():
         raise BadRequest(f"no folder at {shown(folder)}")
     if not again:
-        print(f"packing {shown(folder)} into {target}", flush=True)
+        say(f"packing {shown(folder)} into {target}")
     progress = LiveBar() if sys.stdout.isatty() else TimedLines()
-    before = signal.signal(signal.SIGTERM, stop_packing)
+    before = {number: signal.signal(number, stop_packing) for number in STOP_SIGNALS}
     try:
         pack(
             folder,
@@ -113,11 +115,12 @@ def pack_and_show(
         ) from error
     finally:
         progress.close()
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     lines = summary_lines(Dataset(target))
     if again:
         lines = [f"packed already: {lines[0]}"]
-    print("\n".join(lines), flush=True)
+    say("\n".join(lines))
     return target
 
 
@@ -136,7 +139,7 @@ class TimedLines:
         self._rejected += report.rejected
         if time.monotonic() - self._said_at > SECONDS_BETWEEN_LINES:
             self._said_at = time.monotonic()
-            print(f"{done:,} of {total:,} images, {self._rejected:,} rejected", flush=True)
+            say(f"{done:,} of {total:,} images, {self._rejected:,} rejected")
 
     def close(self) -> None:
         pass

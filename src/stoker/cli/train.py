@@ -8,9 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
-from stoker.errors import FAILED, FINISHED, INTERRUPTED, BadRequest, StokerError
+from stoker.errors import (
+    BAD_REQUEST,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    BadRequest,
+    Interrupted,
+    StokerError,
+)
+from stoker.fleet.ranks import MEETING_FILE
+from stoker.fleet.ranks import launch as start_ranks
 from stoker.recipe.origins import Resolved
-from stoker.run import Run
+from stoker.run import Listener, Run
+from stoker.show.words import say
 from stoker.survive.stopping import StopWish
 
 PACKED = "STOKER_PACKED"
@@ -33,34 +44,35 @@ def parser() -> Parser:
 
 
 def run(words: Sequence[str]) -> int:
-    from stoker.fleet.local import end_with_parent
-    from stoker.fleet.torchrun import is_launched
-
+    stop = StopWish()
+    stop.listen()
     parsed = parser().parse(words)
     resolved = resolve_flags(parsed)
     if parsed.ranks < 1:
         raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
+    from stoker.data.index import Dataset
+
     data = packed(parsed.data)
-    path = Path(parsed.run) if parsed.run else default_run(data, resolved)
-    if Run(path).exists and Run(path).finished:
-        print(f"finished already: stoker explain {path}")
-        return FINISHED
-    if parsed.ranks > 1 and not is_launched():
-        return launch(parsed.ranks, words, data, path)
-    stop = StopWish()
-    stop.listen()
-    if is_launched():
-        end_with_parent()
-    outcome = train_here(data, resolved, path, stop)
-    # A launcher reads the outcome from the run; to torchrun an orderly stop is no failure.
-    return FINISHED if is_launched() else OUTCOMES[outcome]
+    fingerprint = Dataset(data).fingerprint
+    path = Path(parsed.run) if parsed.run else default_run(data, fingerprint, resolved)
+    run = Run(path)
+    if run.exists:
+        run.refuse_other(resolved.recipe, fingerprint)
+        if run.finished:
+            say(f"finished already: stoker explain {path}")
+            return FINISHED
+    if parsed.ranks > 1 and MEETING_FILE not in os.environ:
+        if stop:
+            raise Interrupted("stopped before it began: the same command starts it")
+        return launch(parsed.ranks, words, data, run)
+    return OUTCOMES[train_here(data, resolved, path, stop)]
 
 
 def packed(folder: str) -> Path:
     """The packed set: the folder itself, or what packing it gives."""
     from stoker.data.index import Dataset
 
-    if PACKED in os.environ:
+    if MEETING_FILE in os.environ and PACKED in os.environ:
         return Path(os.environ[PACKED])
     if Dataset.is_packed(folder):
         return Path(folder)
@@ -69,11 +81,9 @@ def packed(folder: str) -> Path:
     return pack_and_show(folder)
 
 
-def default_run(data: Path, resolved: Resolved) -> Path:
+def default_run(data: Path, fingerprint: str, resolved: Resolved) -> Path:
     """The run's own name: set, recipe, and a hash of all that shapes the result."""
-    from stoker.data.index import Dataset
-
-    digest = resolved.recipe.digest(Dataset(data).fingerprint)
+    digest = resolved.recipe.digest(fingerprint)
     name = data.resolve().name.removesuffix("-packed")
     return Path("runs") / f"{name}-{resolved.name}-{digest}"
 
@@ -82,33 +92,32 @@ def train_here(data: Path, resolved: Resolved, path: Path, stop: StopWish) -> st
     """Train in this process; rank 0 talks."""
     from stoker.show.console import console_for
 
-    first = os.environ.get("RANK", "0") == "0"
-    console = console_for(str(path), resolved.recipe.log_interval)
-    if first:
-        print(f"run {path}", flush=True)
+    listeners: tuple[Listener, ...] = ()
+    if os.environ.get("RANK", "0") == "0":
+        say(f"run {path}")
+        listeners = (console_for(str(path), resolved.recipe.log_interval),)
     from stoker.train.session import train
 
-    return train(data, resolved, path, (console,) if first else (), stop)
+    return train(data, resolved, path, listeners, stop)
 
 
-def launch(ranks: int, words: Sequence[str], data: Path, path: Path) -> int:
-    """Start the ranks and speak for them: the exit code is what the run directory says."""
-    from stoker.fleet.torchrun import launch as start
-
-    run = Run(path)
-    path.mkdir(parents=True, exist_ok=True)
-    before = run.attempts()
-    log = path / "launcher.log"
+def launch(ranks: int, words: Sequence[str], data: Path, run: Run) -> int:
+    """Start the ranks and speak for them."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    log = run.path / "launcher.log"
     said_before = log.stat().st_size if log.exists() else 0
-    start(ranks, ["train", *words, "--run", str(path)], log, {PACKED: str(data)})
-    begun = run.attempts() != before
-    end = run.end() if begun else None
-    if end is not None and end["outcome"] != "failed":
-        return OUTCOMES[end["outcome"]]
+    extra = {PACKED: str(data)}
+    ended = start_ranks(ranks, ["train", *words, "--run", str(run.path)], log, extra)
+    if set(ended.codes) <= {FINISHED, INTERRUPTED}:
+        return max(ended.codes)
+    if ended.signalled and set(ended.codes) <= {FINISHED, INTERRUPTED, -ended.signalled}:
+        raise Interrupted("stopped before training began: the same command goes on")
     said = log.read_bytes()[said_before:].decode(errors="replace").splitlines()
     ours = list(dict.fromkeys(line for line in said if line.startswith("stoker: ")))
-    if ours and not begun:
+    if BAD_REQUEST in ended.codes and ours:
         raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in ours))
     for line in ours or said[-20:]:
         print(line, file=sys.stderr)
-    raise StokerError(f"a rank failed or was killed; all it said is in {log}")
+    raise StokerError(
+        f"a rank failed or was killed (exit codes {ended.codes}); all it said is in {log}"
+    )

@@ -1,7 +1,8 @@
 """Stored bytes and a box to one image of a batch, written straight into its place.
 
 One filter everywhere (training, evaluation, prediction): JPEGs are shrunk by a power of two inside
-the decoder while they still cover the box, then resized bilinearly.
+the decoder while they still cover the box, then resized bilinearly; what is still twice as large
+(raw pixels) is averaged over areas instead, so that nothing is skipped.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def place(image: Pixels, box: list[int], flip: bool, out: Pixels) -> None:
     if crop.shape == out.shape:
         np.copyto(out, crop[:, ::-1] if flip else crop)
         return
-    cv2.resize(crop, (out.shape[1], out.shape[0]), dst=out, interpolation=cv2.INTER_LINEAR)
+    twice_as_large = min(crop.shape[:2]) >= 2 * out.shape[0]
+    filter = cv2.INTER_AREA if twice_as_large else cv2.INTER_LINEAR
+    cv2.resize(crop, (out.shape[1], out.shape[0]), dst=out, interpolation=filter)
     if flip:
         cv2.flip(out, 1, dst=out)

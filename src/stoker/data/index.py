@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from stoker.commit import sha256_file
 from stoker.errors import BadRequest, StokerError
 
 SHARD_NAME = re.compile(r"\d{5,}\.tar")
@@ -106,6 +107,8 @@ class SplitIndex:
             table = pq.read_table(folder / "index.parquet", columns=names)
         except (OSError, pa.ArrowException) as error:
             raise damaged(folder / "index.parquet", error) from error
+        if sha256_file(folder / "index.parquet") != description["index_sha256"]:
+            raise damaged(folder / "index.parquet", "its hash is not the description's")
         columns: dict[str, NDArray[Any]] = {name: table.column(name).to_numpy() for name in names}
         self.shard, self.offset, self.length = (columns[name] for name in names[:3])
         self.labels = columns["label"].astype(np.int64)

@@ -71,7 +71,8 @@ class Loader:
         self.prefetch = prefetch
         self._allocate = allocate
         self._render = RENDERERS[split.codec]
-        self._free: dict[tuple[int, ...], list[Pixels]] = {}
+        self._shape: tuple[int, ...] = ()
+        self._free: list[Pixels] = []
         # OpenCV's own threads would fight ours for the same cores.
         cv2.setNumThreads(0)
         self._threads = ThreadPoolExecutor(threads or usable_cores(), "stoker-decode")
@@ -93,7 +94,8 @@ class Loader:
                 for future in loaded.making:
                     future.result()
                 yield loaded
-                self._free.setdefault(loaded.images.shape, []).append(loaded.images)
+                if loaded.images.shape == self._shape:
+                    self._free.append(loaded.images)
         finally:
             for loaded in ahead:
                 for future in loaded.making:
@@ -107,14 +109,19 @@ class Loader:
         sizes = self.split.widths[samples], self.split.heights[samples]
         seen = boxes(self.view, batch.image_size, samples, epochs, *sizes)
         shape = (len(samples), batch.image_size, batch.image_size, 3)
-        free = self._free.get(shape)
-        images = free.pop() if free else self._allocate(shape)
+        images = self._buffer(shape)
         loaded = Loaded(batch, images, self.split.labels[samples], samples, epochs)
         loaded.making = [
             self._threads.submit(self._fill, loaded, seen, start, min(start + CHUNK, len(samples)))
             for start in range(0, len(samples), CHUNK)
         ]
         return loaded
+
+    def _buffer(self, shape: tuple[int, ...]) -> Pixels:
+        """A buffer for a batch; those of another size (a past phase) are let go."""
+        if shape != self._shape:
+            self._shape, self._free = shape, []
+        return self._free.pop() if self._free else self._allocate(shape)
 
     def _fill(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> None:
         """Decode some images of a batch into their places."""

@@ -7,12 +7,14 @@ and the same storage give the same bytes, whatever the number of workers and kil
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -73,13 +75,27 @@ def pack(
     if already_packed(target, request):
         return target
     target.mkdir(parents=True, exist_ok=True)
-    total, done = sum(len(task.paths) for task in tasks), 0
-    for report in map_tasks(write_shard, tasks, workers or usable_cores()):
-        done += report.images + report.rejected
-        if progress:
-            progress(report, done, total)
-    finish(target, listing, tasks, storage, request)
+    with held(target):
+        if already_packed(target, request):
+            return target
+        total, done = sum(len(task.paths) for task in tasks), 0
+        for report in map_tasks(write_shard, tasks, workers or usable_cores()):
+            done += report.images + report.rejected
+            if progress:
+                progress(report, done, total)
+        finish(target, listing, tasks, storage, request)
     return target
+
+
+@contextmanager
+def held(target: Path) -> Iterator[None]:
+    """One process at a time packs into a folder; others wait and find it done."""
+    handle = os.open(target, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def check_storage(storage: Storage, target: Path, source: str) -> None:
@@ -186,8 +202,21 @@ def finish(
         "splits": splits,
         "report": describe(listing, tables, rejects),
     }
+    remove_strays(target, splits)
     write_json(target / "dataset.json", description)
     clear_up(target)
+
+
+def remove_strays(target: Path, splits: dict[str, dict[str, Any]]) -> None:
+    """Remove shards of an earlier, other plan that was cut short: a reader of `*.tar` must see
+    what the description lists and nothing else."""
+    for split in ("train", "val", "test"):
+        listed = {shard["name"] for shard in splits.get(split, {}).get("shards", ())}
+        for tar in (target / split).glob("*.tar"):
+            if tar.name not in listed:
+                tar.unlink()
+        if split not in splits and (target / split).is_dir():
+            shutil.rmtree(target / split)
 
 
 def write_table(path: Path, table: pa.Table) -> None:

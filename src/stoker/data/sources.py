@@ -55,8 +55,9 @@ class Listing:
 
 
 def shown(path: str) -> str:
-    """A path as valid text, whatever bytes its name is made of."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    """A path as valid text without control characters, whatever bytes its name is made of."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def list_folder(root: str, val_share: float = 0.1) -> Listing:

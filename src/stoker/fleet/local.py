@@ -24,6 +24,8 @@ from stoker.errors import StokerError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+"""What schedulers, terminals and people send to a process that shall stop in order."""
 _PR_SET_PDEATHSIG = 1
 
 

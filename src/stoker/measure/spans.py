@@ -62,11 +62,6 @@ class Spans:
         parts, self._parts = self._parts, {}
         return {name: round(seconds, 6) for name, seconds in parts.items()}
 
-    @property
-    def doing(self) -> str:
-        """The part that is under way."""
-        return self._open[-1] if self._open else "other"
-
 
 class _Span:
     __slots__ = ("_name", "_spans")

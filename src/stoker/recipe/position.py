@@ -105,11 +105,6 @@ class Timeline:
             yield batch
             position = batch.end
 
-    def crosses(self, batch: Batch, every_epochs: int) -> bool:
-        """Whether this batch is the first to reach a multiple of `every_epochs`, or the last."""
-        stride = every_epochs * self.samples
-        return batch.end // stride > batch.position // stride or batch.end == self.end
-
 
 def cuts(batch_size: int, parts: int) -> list[int]:
     """Where a batch is cut into even-sized parts. Cuts fall on even numbers, so that the two

@@ -72,7 +72,7 @@ class Recipe:
     )
     decay_epochs: tuple[float, ...] = key((), "epochs at which scheduler=step decays")
     decay_rate: float = key(0.1, "factor of each decay of scheduler=step", above=0, at_most=1)
-    momentum: float = key(0.9, "momentum of SGD, beta1 of AdamW", at_least=0, at_most=1)
+    momentum: float = key(0.9, "momentum of SGD, beta1 of AdamW", at_least=0, at_most=0.9999)
     weight_decay: float = key(1e-4, "decay of kernels (never of biases and norms)", at_least=0)
     clip_grad: float = key(0.0, "clip the gradient's norm to this; 0 does not", at_least=0)
 
@@ -101,7 +101,7 @@ class Recipe:
     amp: str = key("off", "arithmetic of the forward pass", choices=("off", "tf32", "bf16", "fp16"))
     channels_last: bool = key(True, "store images and kernels channels-last")
     compile: bool = key(False, "compile the network with torch.compile")
-    deterministic: bool = key(False, "only deterministic kernels, on a GPU too")
+    deterministic: bool = key(False, "deterministic kernels wherever PyTorch has them")
     seed: int = key(0, "seed of weights, order and augmentation", at_least=0)
 
     micro_batch: int = key(

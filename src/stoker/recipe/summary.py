@@ -5,6 +5,7 @@ wrong with it. Pure functions of plain numbers.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 from stoker.recipe.position import Timeline, cuts, micro_cuts, peak_lr
@@ -55,7 +56,7 @@ def warnings(recipe: Recipe, timeline: Timeline) -> list[str]:
                 f"one learning rate, {recipe.lr:g}, for batches of {sizes}: the rate per sample "
                 f"changes with the phase; give --lr-base instead of --lr to scale it"
             )
-        rule = recipe.lr_base * sizes[-1] / recipe.lr_base_size
+        rule = peak_lr(replace(recipe, lr=0.0), sizes[-1])
         if recipe.optimizer == "sgd" and not rule / 4 <= recipe.lr <= rule * 4:
             said.append(
                 f"--lr {recipe.lr:g} is {max(recipe.lr / rule, rule / recipe.lr):.0f} times off "

@@ -14,6 +14,7 @@ looking. No pickle is ever loaded: `weights_only=True` throughout.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -58,13 +59,20 @@ class Saved:
     name: str
     step: int
     position: int
+    best: float | None
+    """The result that made it the best so far, where it did."""
     bytes: int
     seconds: float
 
 
-def copied(tensors: Tensors) -> Tensors:
-    """Copies in main memory that training cannot change any more."""
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+def copied(tree: Any) -> Any:
+    """The same dictionaries and lists with copies, in main memory, of their tensors: what training
+    does next cannot change them."""
+    if isinstance(tree, Tensor):
+        return tree.detach().to("cpu", copy=True)
+    if isinstance(tree, dict):
+        return {name: copied(value) for name, value in tree.items()}
+    return [copied(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def contiguous(tensors: Tensors) -> Tensors:
@@ -182,20 +190,21 @@ class Checkpoints:
 
     def save(self, snapshot: Snapshot, *, best: bool = False) -> None:
         """Save in the background; waits for a save that is still under way."""
-        self._join()
+        self.join()
         snapshot.facts["is_best"] = best
         self._thread = threading.Thread(target=self._save, args=(snapshot,), name="stoker-save")
         self._thread.start()
 
     def wait(self) -> None:
         """Until the save under way is committed. A save that failed is raised here."""
-        self._join()
+        self.join()
         if self.failures:
             failure = self.failures[-1]
             self.failures.clear()
             raise failure
 
-    def _join(self) -> None:
+    def join(self) -> None:
+        """Until no save is under way, however it went."""
         if self._thread:
             self._thread.join()
             self._thread = None
@@ -205,7 +214,9 @@ class Checkpoints:
         try:
             try:
                 self.finished.append(self._write(snapshot))
-            except OSError:
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
                 self._prune(keep=1)
                 self.finished.append(self._write(snapshot))
         except Exception as error:  # the saving thread has nobody to raise to
@@ -222,7 +233,8 @@ class Checkpoints:
         if snapshot.facts["is_best"]:
             write_bytes(self.run_path / "best", name.encode())
         self._prune(self.keep)
-        return Saved(name, step, position, size, time.perf_counter() - began)
+        best = snapshot.facts["best"] if snapshot.facts["is_best"] else None
+        return Saved(name, step, position, best, size, time.perf_counter() - began)
 
     def _name_for(self, step: int) -> str:
         """A name that no committed checkpoint has: what counts is never written over."""

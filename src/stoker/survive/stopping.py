@@ -10,7 +10,7 @@ import signal
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+from stoker.fleet.local import STOP_SIGNALS
 
 
 class StopWish:
@@ -28,7 +28,7 @@ class StopWish:
 
     def listen(self) -> None:
         """Take the stop signals of this process."""
-        for number in SIGNALS:
+        for number in STOP_SIGNALS:
             self._before[number] = signal.signal(number, self._caught)
 
     def release(self) -> None:

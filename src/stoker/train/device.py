@@ -18,9 +18,9 @@ from stoker.train.model import Normalise
 
 def set_arithmetic(recipe: Recipe) -> None:
     """Process-wide choices of precision and kernels."""
-    if recipe.amp == "tf32":
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.allow_tf32 = True
+    tf32 = recipe.amp == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = not recipe.deterministic
     torch.use_deterministic_algorithms(recipe.deterministic, warn_only=True)
 

@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.data.chance import seed_of
 from stoker.data.loader import Loaded, Loader
+from stoker.errors import StokerError
 from stoker.measure.spans import Spans
 from stoker.recipe.position import Timeline, learning_rate, micro_cuts
 from stoker.recipe.recipe import Recipe
@@ -68,6 +69,8 @@ class Loop:
         # torch.compile wraps once more; what it wrapped is the same module.
         self.ddp = getattr(self.wrapped, "_orig_mod", self.wrapped)
         self.saved = (self.state.position, self.state.evaluated) if self.state.position else None
+        self.best_saved = self.state.best
+        self.last_failure = ""
 
     def run(self) -> bool:
         """Train to the end; False if it was stopped before."""
@@ -203,7 +206,9 @@ class Loop:
         self.events.write("evaluating", step=state.step, position=state.position)
         self.events.flush()
         self.ranks.share_buffers(state.evaluated_model)
+        self.agreement.meet_next()
         found = self.evaluator.run(state.evaluated_model, size, self.to_input, self.wants_to_stop)
+        self.agreement.meet_next()
         if found is None:
             return None
         better = found.top1_share > state.best
@@ -225,22 +230,32 @@ class Loop:
     def save(self, *, best: bool = False, wait: bool = False) -> None:
         """Put the state on disk: rank 0 does, in the background unless it has to wait."""
         with self.spans("checkpoint"):
-            self.log.flush()
             now = (self.state.position, self.state.evaluated)
-            if self.ranks.first and now != self.saved:
-                self.checkpoints.save(self.state.snapshot(self.facts), best=best)
+            recorded = self.log.flush()
             if wait:
-                self.checkpoints.wait()
+                self.checkpoints.join()
                 self.report_saves()
-        self.saved, self.saved_at = now, time.monotonic()
+            if self.ranks.first and now != self.saved and recorded:
+                self.events.sync()
+                self.checkpoints.save(self.state.snapshot(self.facts), best=best)
+            self.saved, self.saved_at = now, time.monotonic()
+            if wait:
+                self.checkpoints.join()
+                self.report_saves()
+            if not recorded:
+                self.save_failed("the events of this run cannot be written: is the disk full?")
+            if wait and self.ranks.first and self.saved != now:
+                raise StokerError(f"{self.last_failure}; what was saved before is safe")
 
     def report_saves(self) -> None:
         """An event for each save that was committed, and for each that failed: training goes on,
         what was saved before is safe, and the next save is tried when its time comes."""
         while self.checkpoints.failures:
-            self.events.write("save_failed", reason=str(self.checkpoints.failures.pop(0)))
+            self.save_failed(str(self.checkpoints.failures.pop(0)))
         while self.checkpoints.finished:
             saved = self.checkpoints.finished.pop(0)
+            if saved.best is not None:
+                self.best_saved = saved.best
             self.events.write(
                 "checkpoint",
                 step=saved.step,
@@ -249,3 +264,9 @@ class Loop:
                 bytes=saved.bytes,
                 seconds=round(saved.seconds, 3),
             )
+
+    def save_failed(self, reason: str) -> None:
+        """What was not saved does not count as saved, nor as the best."""
+        self.events.write("save_failed", reason=reason)
+        self.saved, self.last_failure = None, reason
+        self.state.best = self.best_saved

@@ -16,7 +16,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from stoker.errors import BadRequest
 from stoker.fleet.local import usable_cores
+from stoker.fleet.ranks import MEETING_FILE
 
 SECONDS_BETWEEN_MEETINGS = 0.5
 
@@ -33,12 +35,16 @@ class Ranks:
 
     @classmethod
     def join(cls) -> Ranks:
-        """Meet the other ranks that the environment (torchrun, srun) announces, if any."""
+        """Meet the other ranks that the environment (our launcher, or torchrun) announces."""
         world = int(os.environ.get("WORLD_SIZE", "1"))
         rank = int(os.environ.get("RANK", "0"))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if torch.cuda.is_available():
+            if local_rank >= torch.cuda.device_count():
+                raise BadRequest(
+                    f"{local_world} ranks but {torch.cuda.device_count()} GPUs: lower --ranks"
+                )
             device = torch.device("cuda", local_rank)
             torch.cuda.set_device(device)
         else:
@@ -46,7 +52,9 @@ class Ranks:
             torch.set_num_threads(max(1, usable_cores() // local_world))
         if world > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend)
+            meeting = os.environ.get(MEETING_FILE)
+            where = f"file://{meeting}" if meeting else "env://"
+            dist.init_process_group(backend, init_method=where, rank=rank, world_size=world)
         return cls(rank, world, local_rank, local_world, device)
 
     @property
@@ -119,7 +127,7 @@ class Agreement:
     step before this point is on record, and a checkpoint taken here can never be ahead of it.
     """
 
-    def __init__(self, ranks: Ranks, before_meeting: Callable[[], None]) -> None:
+    def __init__(self, ranks: Ranks, before_meeting: Callable[[], object]) -> None:
         self._ranks = ranks
         self._before_meeting = before_meeting
         self._polls = 0
@@ -128,6 +136,11 @@ class Agreement:
         self._met_poll = 0
         self.met = False
         """Whether the ranks met at the latest poll."""
+
+    def meet_next(self) -> None:
+        """Meet at the very next poll: from here on polls come at another pace."""
+        self._skip, self._next = 0, self._polls
+        self._met_at, self._met_poll = time.monotonic(), self._polls
 
     def poll(self, wish: bool) -> bool:
         """Whether any rank wishes it. The same answer on every rank."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def train(
             run.lock()
             run.create(record_of(resolved, dataset), show_config(resolved))
         ranks.meet()
-        check_same_run(run, recipe, dataset)
+        run.refuse_other(recipe, dataset.fingerprint)
         attempt = ranks.from_first(run.new_attempt() if ranks.first else 0)
         events = Events(run.events_path(attempt, ranks.rank), listeners if ranks.first else ())
         return attend(prepared, run, ranks, events, stop)
@@ -84,7 +85,7 @@ def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
     smallest = min(stretch.batch_size for stretch in timeline.stretches)
     if smallest < 2 * ranks.world:
         raise BadRequest(
-            f"batch_size = {smallest} is too small for {plural_ranks(ranks.world)}: at least 2 each"
+            f"batch_size = {smallest} is too small for {ranks.world} ranks: at least 2 each"
         )
     model, normalise = build_model(recipe, len(dataset.classes))
     layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
@@ -106,6 +107,8 @@ def attend(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: Sto
         raise
     finally:
         if loop is not None:
+            # Before the lock goes: nobody else may take a save under way for a torn one.
+            loop.checkpoints.join()
             loop.loader.close()
             if loop.evaluator:
                 loop.evaluator.close()
@@ -138,7 +141,8 @@ def assemble(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: S
     if ranks.from_first(state.step) != state.step:
         raise StokerError(f"ranks see different checkpoints in {run.path}: is it one shared disk?")
     if recipe.compile:
-        wrapped = torch.compile(wrapped)  # type: ignore[assignment]
+        # Each shape by itself: a graph for "any size" would depend on which sizes came before.
+        wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
     loop = Loop(
         recipe=recipe,
         timeline=timeline,
@@ -149,7 +153,7 @@ def assemble(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: S
         loader=training_loader(prepared, ranks),
         evaluator=evaluator_of(prepared, ranks),
         checkpoints=checkpoints,
-        facts=usage_facts(prepared.dataset, recipe, prepared.normalise),
+        facts=usage_facts(prepared),
         events=events,
         stop=stop,
     )
@@ -235,34 +239,17 @@ def record_of(resolved: Resolved, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def check_same_run(run: Run, recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse to go on with a run of another recipe or on other images."""
-    record = run.record
-    if record["fingerprint"] != dataset.fingerprint:
-        raise BadRequest(
-            f"{run.path} was trained on other images ({record['data']}): name another --run"
-        )
-    if record["digest"] != recipe.digest():
-        changed = [
-            f"{name} {record['values'].get(name)!r} -> {dump_value(getattr(recipe, name))!r}"
-            for name, spec in SPECS.items()
-            if not spec.metadata["place"]
-            and record["values"].get(name) != dump_value(getattr(recipe, name))
-        ]
-        raise BadRequest(
-            f"{run.path} was begun with another recipe ({'; '.join(changed)}): name another --run"
-        )
-
-
-def usage_facts(dataset: Dataset, recipe: Recipe, normalise: Normalise) -> dict[str, Any]:
+def usage_facts(prepared: Prepared) -> dict[str, Any]:
     """What anyone needs to use the weights: classes, and how an image becomes an input."""
+    dataset, recipe, normalise = prepared.dataset, prepared.recipe, prepared.normalise
+    image_size = prepared.timeline.stretches[-1].image_size
     return {
         "model": recipe.model,
         "classes": dataset.classes,
         "fingerprint": dataset.fingerprint,
         "recipe_digest": recipe.digest(),
         "input": {
-            "image_size": recipe.phases[-1].image_size if recipe.phases else recipe.image_size,
+            "image_size": image_size,
             "crop_pct": recipe.crop_pct,
             "filter": "bilinear after power-of-two JPEG scaling",
             **asdict(normalise),
@@ -270,13 +257,14 @@ def usage_facts(dataset: Dataset, recipe: Recipe, normalise: Normalise) -> dict[
     }
 
 
-def plural_ranks(world: int) -> str:
-    return f"{world} rank{'s' if world > 1 else ''}"
-
-
 def split_otherwise(run: Run, derived: str) -> list[str]:
     """A word where the attempt before split its batches in another way."""
-    before = [event["derived"] for event in run.events() if event["kind"] == "attempt"]
+    before = [
+        event["derived"]
+        for attempt in run.attempts()
+        for event in islice(run.attempt_events(attempt), 1)
+        if event["kind"] == "attempt"
+    ]
     now, then = (line.split(";")[0] for line in (derived, before[-1] if before else derived))
     if now == then:
         return []

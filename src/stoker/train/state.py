@@ -5,7 +5,6 @@ Invariant: (recipe, dataset, this state) decide the rest of a run; there is noth
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +52,7 @@ class TrainState:
             weights=copied(self.model.state_dict()),
             ema=copied(self.ema.model.state_dict()) if self.ema else {},
             state={
-                "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+                "optimizer": copied(self.optimizer.state_dict()),
                 "scaler": self.scaler.state_dict(),
             },
             facts={

@@ -31,12 +31,12 @@ class StepLog:
         if time.monotonic() - self._read_at > SECONDS_BETWEEN_READS:
             self.flush()
 
-    def flush(self) -> None:
-        """Everything noted so far is in the file when this returns."""
+    def flush(self) -> bool:
+        """Whether everything noted so far is in the file when this returns."""
         if self._waiting:
             read = torch.stack([sums for _, sums in self._waiting]).tolist()
             for (facts, _), sums in zip(self._waiting, read, strict=True):
                 self._events.write("step", sums=sums, **facts)
             self._waiting = []
-        self._events.flush()
         self._read_at = time.monotonic()
+        return self._events.flush()

@@ -200,7 +200,7 @@ def test_amp_alone_is_bf16(words: list[str], amp: str) -> None:
         (["--lr", "inf"], "finite"),
         (["--decay-epochs", "3;6"], "--decay-epochs takes numbers with commas, not '3;6'"),
         (["--crop", "circle"], "crop takes one of resized, pad, centre, not 'circle'"),
-        (["--momentum", "1.5"], "momentum must be at most 1"),
+        (["--momentum", "1.5"], "momentum must be at most 0.9999"),
         (["--crop-scale", "0"], "crop_scale must be above 0"),
     ],
 )

@@ -91,18 +91,8 @@ def test_an_exception_closes_its_spans(spans: Spans, clock: Clock) -> None:
     with pytest.raises(ValueError, match="torn"), spans("evaluation"), spans("data"):
         clock.pass_by(2)
         raise ValueError("torn")
-    assert spans.doing == "other"
     clock.pass_by(5)
     assert spans.lap() == {"evaluation": 0, "data": 2, "other": 5}
-
-
-def test_what_is_under_way_has_a_name(spans: Spans) -> None:
-    assert spans.doing == "other"
-    with spans("evaluation"):
-        with spans("data"):
-            assert spans.doing == "data"
-        assert spans.doing == "evaluation"
-    assert spans.doing == "other"
 
 
 MOVES = st.lists(

@@ -108,21 +108,6 @@ def test_a_phase_begins_with_the_first_batch_that_starts_in_it(run):
         assert (batch.size, batch.image_size) == (phase.batch_size, phase.image_size)
 
 
-@quick
-@given(runs(), st.integers(1, 9))
-def test_each_multiple_of_epochs_is_crossed_once_and_the_end_too(run, every):
-    samples = run[1]
-    timeline = timeline_of(run)
-    batches = list(timeline.batches())
-    crossing = [batch for batch in batches if timeline.crosses(batch, every)]
-    marks = range(every * samples, timeline.end + 1, every * samples)
-    for mark in marks:
-        assert sum(batch.position < mark <= batch.end for batch in crossing) == 1
-    for batch in crossing[:-1]:
-        assert any(batch.position < mark <= batch.end for mark in marks)
-    assert crossing[-1] == batches[-1]
-
-
 def test_a_batch_larger_than_the_run_is_refused():
     with pytest.raises(BadRequest, match=r"batch_size = 64 .* 60 samples .*--batch-size"):
         Timeline.of(Recipe(epochs=3, batch_size=64), 20)

@@ -35,7 +35,7 @@ LIMITS = {
     "warmup_epochs": ([0.0, 0.5], [-1.0, math.nan]),
     "min_lr_ratio": ([0.0], [-0.01]),
     "decay_rate": ([0.5], [0.0, -1.0]),
-    "momentum": ([0.0, 1.0], [-0.1, 1.1]),
+    "momentum": ([0.0, 0.9999], [-0.1, 1.0]),
     "weight_decay": ([0.0], [-1e-4]),
     "clip_grad": ([0.0], [-1.0]),
     "label_smoothing": ([0.0, 1.0], [-0.1, 1.5, math.nan]),

@@ -10,7 +10,8 @@ from types import FrameType
 
 import pytest
 
-from stoker.survive.stopping import SIGNALS, StopWish
+from stoker.fleet.local import STOP_SIGNALS as SIGNALS
+from stoker.survive.stopping import StopWish
 
 NAMES = ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]
 

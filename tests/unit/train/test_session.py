@@ -351,16 +351,34 @@ class TestFailure:
         assert train(data, recipe(), run) == FINISHED
         assert [event["step"] for event in Run(run).steps()] == list(range(STEPS))
 
-    def test_of_a_listener_is_on_record_too(self, data: Path, tmp_path: Path) -> None:
-        def broken(event: Event) -> None:
-            if event["kind"] == "evaluating":
-                raise RuntimeError("the screen is gone")
+    def test_of_a_listener_does_not_end_a_run(self, data: Path, tmp_path: Path) -> None:
+        heard: list[str] = []
 
-        with pytest.raises(RuntimeError, match="screen"):
-            train(data, recipe(), tmp_path / "run", (broken,))
-        end = Run(tmp_path / "run").end()
-        assert end is not None
-        assert end["outcome"] == "failed"
+        def broken(event: Event) -> None:
+            heard.append(event["kind"])
+            if event["kind"] == "evaluating":
+                raise OSError("the screen is gone")
+
+        assert train(data, recipe(), tmp_path / "run", (broken,)) == FINISHED
+        assert Run(tmp_path / "run").finished
+        assert heard[-1] == "evaluating"
+
+    def test_to_save_the_end_of_a_run_is_told_and_nothing_counts_as_finished(
+        self, data: Path, tmp_path: Path
+    ) -> None:
+        """The folder of checkpoints cannot be made: every save fails, the last one too."""
+        run = tmp_path / "run"
+
+        def in_the_way(event: Event) -> None:
+            if event["kind"] == "attempt":
+                (run / "checkpoints").write_text("in the way")
+
+        with pytest.raises(StokerError, match="cannot save"):
+            train(data, recipe(), run, (in_the_way,))
+        assert not Run(run).finished
+        assert [e["kind"] for e in Run(run).events()].count("save_failed") >= 1
+        (run / "checkpoints").unlink()
+        assert train(data, recipe(), run) == FINISHED
 
     def test_a_torn_checkpoint_is_named_and_the_one_before_taken(
         self, data: Path, tmp_path: Path, whole: Path

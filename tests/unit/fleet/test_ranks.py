@@ -1,0 +1,64 @@
+"""Ranks as plain processes: started alike, told once, ended together."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker.fleet.ranks import MEETING_FILE, environment, launch, signal_all, wait_for_all
+
+
+def test_ranks_are_told_who_they_are_and_where_to_meet() -> None:
+    told = [environment(rank, 3, Path("/private/ranks")) for rank in range(3)]
+    assert [one["RANK"] for one in told] == ["0", "1", "2"]
+    assert {one["WORLD_SIZE"] for one in told} == {one["LOCAL_WORLD_SIZE"] for one in told} == {"3"}
+    assert {one[MEETING_FILE] for one in told} == {"/private/ranks"}
+    assert {one["GLOO_SOCKET_IFNAME"] for one in told} == {"lo"}
+
+
+@pytest.mark.timeout(60)
+def test_odd_words_reach_every_rank_unharmed_and_no_shell_sees_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    word = "my 'photos'; touch pwned $(touch pwned) *"
+    log = tmp_path / "launcher.log"
+    ended = launch(2, [word], log)
+    assert (ended.codes, ended.signalled) == ([2, 2], None)
+    assert log.read_text().count(f"stoker: no verb called '{word}'") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["launcher.log"]
+
+
+def python(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+@pytest.mark.timeout(60)
+def test_one_that_fails_takes_the_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.fleet.ranks.GRACE_S", 0.3)
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+    running = [python("raise SystemExit(1)"), python("import time; time.sleep(60)")]
+    running.append(python(stubborn))
+    wait_for_all(running)
+    codes = [rank.returncode for rank in running]
+    assert codes[0] == 1
+    assert codes[1] in (-signal.SIGTERM, -signal.SIGKILL)
+    assert codes[2] in (-signal.SIGTERM, -signal.SIGKILL)
+
+
+@pytest.mark.timeout(60)
+def test_an_orderly_stop_of_one_does_not_end_the_others() -> None:
+    running = [python("raise SystemExit(75)"), python("import time; time.sleep(1.0)")]
+    wait_for_all(running)
+    assert [rank.returncode for rank in running] == [75, 0]
+
+
+def test_a_signal_reaches_those_that_run() -> None:
+    running = [python("import time; time.sleep(60)"), python("pass")]
+    running[1].wait()
+    signal_all(running, signal.SIGTERM)
+    assert running[0].wait(timeout=10) == -signal.SIGTERM
