@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from integration.processes import finish, start
 from stoker.errors import StokerError
+from stoker.run import Run
 from stoker.survive.checkpoint import Checkpoints, Snapshot
 
 WEIGHTS = 75_000
@@ -30,7 +32,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def snapshot(step: int) -> Snapshot:
     weights = {"weight": torch.full((WEIGHTS,), float(step))}
-    return Snapshot(weights, {}, {"optimizer": {}}, {"step": step, "position": step * 10})
+    facts = {"step": step, "position": step * 10, "best": 0.5}
+    return Snapshot(weights, {}, {"optimizer": {}}, facts)
 
 
 def newest_step(checkpoints: Checkpoints) -> int:
@@ -64,3 +67,22 @@ def test_no_room_at_all_loses_nothing_and_heals(small_disk: Path) -> None:
     checkpoints.save(snapshot(3))
     checkpoints.wait()
     assert newest_step(checkpoints) == 3
+
+
+def test_a_run_on_a_full_disk_ends_with_words_and_goes_on_afterwards(
+    small_disk: Path, packed: Path
+) -> None:
+    flags = "--model resnet9_w4 --image-size 16 --batch-size 50 --epochs 8"
+    command = ["train", str(packed), "--run", str(small_disk / "run"), *flags.split()]
+    command += ["--checkpoint-interval", "0.1"]
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(1_150_000))
+    code, printed = finish(start(command, small_disk.parent))
+    assert code == 1, printed
+    # One alarm for the checkpoint, one for the events, however often both were tried.
+    assert 1 <= printed.count("alarm: ") <= 2
+    assert "Traceback" not in printed
+    filler.unlink()
+    code, printed = finish(start(command, small_disk.parent))
+    assert code == 0, printed
+    assert [event["step"] for event in Run(small_disk / "run").steps()] == list(range(64))

@@ -139,6 +139,7 @@ class PlainConsole:
         self._said_at = time.monotonic()
         self._evaluations = 0
         self._best = -1.0
+        self._alarm: str | None = None
         self._tally: Tally | None = None
 
     def say(self, text: str) -> None:
@@ -163,8 +164,11 @@ class PlainConsole:
                 self.say(self._tally.line())
         elif kind == "evaluation":
             self._evaluation(event)
-        elif kind == "save_failed":
-            self.say(f"alarm: {event['reason']}; training goes on, what was saved before is safe")
+        elif kind == "save_failed" and event["reason"] != self._alarm:
+            self._alarm = event["reason"]
+            self.say(f"alarm: {self._alarm}; training goes on, what was saved before is safe")
+        elif kind == "checkpoint":
+            self._alarm = None
         elif kind == "end":
             self.say(end_line(event, self._run))
 
