@@ -47,6 +47,9 @@ def test_a_signal_stops_in_order_and_the_same_command_goes_on(
     assert (code, "finished already" in printed) == (0, True)
     assert len(run.attempts()) == 2
 
+    code, printed = finish(start(train(packed, 13), tmp_path), timeout_s=20)
+    assert (code, "epochs 12 -> 13" in printed) == (2, True)
+
 
 def test_two_ranks_by_the_real_launcher(packed: Path, tmp_path: Path) -> None:
     run = Run(tmp_path / "run")

@@ -168,3 +168,10 @@ class TestRaw:
         pixels = np.full((shape[1], shape[0], 3), 9, np.uint8)
         side = min(shape)
         assert (rendered_raw(pixels, [-1, -1, side + 1, side + 1], 8) == 9).all()
+
+
+def test_raw_pixels_that_are_much_larger_are_averaged_not_skipped() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (448, 448, 3), dtype=np.uint8)
+    out = np.empty((56, 56, 3), dtype=np.uint8)
+    render_raw(memoryview(noise.tobytes()), 448, 448, [0, 0, 448, 448], False, out)
+    assert out.std() < 12

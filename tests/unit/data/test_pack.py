@@ -457,3 +457,21 @@ class TestReport:
             "train/class0/again.png",
             "train/class1/again.bmp",
         )
+
+
+def test_shards_of_another_plan_that_was_cut_short_do_not_stay(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", images=10)
+    for stray in ("train/00007.tar", "test/00000.tar"):
+        (tmp_path / "out" / stray).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / stray).write_bytes(b"left behind")
+    pack(folder, tmp_path / "out", shard_images=20)
+    tars = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.tar"))
+    assert tars == ["train/00000.tar", "train/00001.tar", "val/00000.tar"]
+
+
+def test_two_packs_of_one_target_at_once_agree(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", images=20)
+    code = "import sys; from stoker.data.pack import pack; pack(*sys.argv[1:], workers=1)"
+    words = [sys.executable, "-c", code, str(folder), str(tmp_path / "out")]
+    both = [subprocess.Popen(words) for _ in range(2)]
+    assert [one.wait(timeout=60) for one in both] == [0, 0]

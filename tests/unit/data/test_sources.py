@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from samples import image_folder
-from stoker.data.sources import Listing, Split, list_folder
+from stoker.data.sources import Listing, Split, list_folder, shown
 from stoker.errors import BadRequest
 
 
@@ -278,3 +278,8 @@ class TestSameFolderSameListing:
 
     def test_listing_twice(self, tmp_path: Path) -> None:
         assert self.make(tmp_path / "one", self.IMAGES) == list_folder(str(tmp_path / "one"), 0.3)
+
+
+def test_a_name_with_control_characters_is_shown_without_them() -> None:
+    assert shown("a\x1b[31mred\n") == "a\\x1b[31mred\\n"
+    assert shown("höhle/größe.jpg") == "höhle/größe.jpg"
