@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from stoker.commit import write_bytes, write_json
 from stoker.errors import BadRequest, StokerError
-from stoker.recipe.recipe import SPECS, Recipe, dump_value
+from stoker.recipe.recipe import SPECS, Recipe
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -113,7 +113,7 @@ class Run:
             )
         if record["digest"] == recipe.digest():
             return
-        values = {name: dump_value(getattr(recipe, name)) for name in SPECS}
+        values = recipe.values()
         changed = "; ".join(
             f"{name} {record['values'].get(name)!r} -> {values[name]!r}"
             for name, spec in SPECS.items()
@@ -195,6 +195,15 @@ class Run:
         except FileNotFoundError:
             return
 
+    def start_of(self, attempt: int) -> Event | None:
+        """The event with which rank 0 began an attempt; None if it never came so far."""
+        return next((e for e in self.attempt_events(attempt) if e["kind"] == "attempt"), None)
+
+    def starts(self) -> list[Event]:
+        """How each attempt began."""
+        found = (self.start_of(attempt) for attempt in self.attempts())
+        return [start for start in found if start is not None]
+
     def events(self, rank: int = 0) -> Iterator[Event]:
         """All events of all attempts, each with its attempt's number; nothing merged."""
         for attempt in self.attempts():
@@ -206,7 +215,7 @@ class Run:
         kept: dict[int, Event] = {}
         for attempt in self.attempts():
             # Rank 0 speaks for all: an attempt may have fewer ranks than the one before.
-            start = next((e for e in self.attempt_events(attempt) if e["kind"] == "attempt"), None)
+            start = self.start_of(attempt)
             if start is None:
                 continue
             # What stands at the very position was done before it; a step begins there.

@@ -45,6 +45,14 @@ def uniform(keys: Keys) -> NDArray[np.float64]:
     return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def draws(
+    seed: int, samples: NDArray[Any], epochs: NDArray[Any], purpose: str, count: int = 1
+) -> NDArray[np.float64]:
+    """`count` numbers in [0, 1) for each sample in its epoch, for one purpose."""
+    columns = np.arange(count)[None, :]
+    return uniform(hash_of(seed, epochs[:, None], samples[:, None], purpose, columns))
+
+
 def permutation(size: int, *parts: int | str) -> NDArray[np.int64]:
     """A permutation of range(size) that depends on `parts` alone."""
     keys = hash_of(*parts, np.arange(size, dtype=np.uint64))

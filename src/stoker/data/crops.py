@@ -54,16 +54,8 @@ def boxes(
             edges = edges + shifts(view, image_size, samples, epochs, edges)
     flip = np.zeros(len(samples), dtype=np.bool_)
     if view.hflip:
-        flip = draw(view, samples, epochs, "flip")[:, 0] < 0.5
+        flip = chance.draws(view.seed, samples, epochs, "flip")[:, 0] < 0.5
     return Boxes(edges.astype(np.int64), flip)
-
-
-def draw(view: View, samples: Ints, epochs: Ints, purpose: str, count: int = 1) -> Floats:
-    """`count` numbers in [0, 1) for each sample."""
-    keys = chance.hash_of(
-        view.seed, epochs[:, None], samples[:, None], purpose, np.arange(count)[None, :]
-    )
-    return chance.uniform(keys)
 
 
 def centre_boxes(share: float, wide: Floats, high: Floats) -> Ints:
@@ -77,14 +69,17 @@ def shifts(view: View, image_size: int, samples: Ints, epochs: Ints, edges: Ints
     """A shift of up to `crop_pad` pixels of the network's input, in stored pixels."""
     side = (edges[:, 2] - edges[:, 0]).astype(np.float64)
     reach = np.floor(np.minimum(view.crop_pad * side / image_size, side - 1) + 0.5)[:, None]
-    moved = np.floor(draw(view, samples, epochs, "shift", 2) * (2 * reach + 1)) - reach
+    moved = np.floor(chance.draws(view.seed, samples, epochs, "shift", 2) * (2 * reach + 1)) - reach
     return np.tile(moved.astype(np.int64), (1, 2))
 
 
 def resized_boxes(view: View, samples: Ints, epochs: Ints, wide: Floats, high: Floats) -> Ints:
     """A random area and aspect ratio: the first of ten tries that fits, else the centre."""
-    area = draw(view, samples, epochs, "area", TRIES) * (1 - view.crop_scale) + view.crop_scale
-    ratio = power_of_four_thirds(2 * draw(view, samples, epochs, "aspect", TRIES) - 1)
+    area = (
+        chance.draws(view.seed, samples, epochs, "area", TRIES) * (1 - view.crop_scale)
+        + view.crop_scale
+    )
+    ratio = power_of_four_thirds(2 * chance.draws(view.seed, samples, epochs, "aspect", TRIES) - 1)
     pixels = (wide * high)[:, None] * area
     across = np.floor(np.sqrt(pixels * ratio) + 0.5)
     down = np.floor(np.sqrt(pixels / ratio) + 0.5)
@@ -94,7 +89,7 @@ def resized_boxes(view: View, samples: Ints, epochs: Ints, wide: Floats, high: F
     first = fits.argmax(axis=1).reshape(-1, 1)
     across = np.take_along_axis(across, first, 1)[:, 0]
     down = np.take_along_axis(down, first, 1)[:, 0]
-    place = draw(view, samples, epochs, "place", 2)
+    place = chance.draws(view.seed, samples, epochs, "place", 2)
     left = np.floor(place[:, 0] * (wide - across + 1))
     top = np.floor(place[:, 1] * (high - down + 1))
     edges = np.stack([left, top, left + across, top + down], axis=1).astype(np.int64)

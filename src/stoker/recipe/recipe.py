@@ -122,6 +122,10 @@ class Recipe:
             check_value(spec.name, getattr(self, spec.name))
         check_together(self)
 
+    def values(self) -> dict[str, Any]:
+        """Every key with its value as plain data."""
+        return {spec.name: dump_value(getattr(self, spec.name)) for spec in fields(self)}
+
     def text(self) -> str:
         """Canonical text: the keys that shape the result and differ from their defaults."""
         changed = {

@@ -64,7 +64,7 @@ def ledger_of(run: Run) -> Ledger:
 def explain(run: Run) -> list[str]:
     """The whole story, ready to print."""
     record = run.record
-    starts = [event for event in run.events() if event["kind"] == "attempt"]
+    starts = run.starts()
     if not starts:
         end = run.end()
         why = f": {end['outcome']} ({one_line(end['reason'])})" if end else ""

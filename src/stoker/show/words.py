@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+_TICKS = "▁▂▃▄▅▆▇█"
+
 
 def say(text: str) -> None:
     """Print a line at once; a reader that has gone away must not end anything."""
     with suppress(OSError):
         print(text, flush=True)
-
-
-_TICKS = "▁▂▃▄▅▆▇█"
 
 
 def clock(seconds: float) -> str:

@@ -42,14 +42,14 @@ def draw_mix(
     """What the recipe does to these samples in these epochs; None where it mixes nothing."""
     if not (recipe.mixup_alpha or recipe.cutmix_prob):
         return None
-    cut = uniform(recipe, samples, epochs, "cutmix")[:, 0] < recipe.cutmix_prob
+    cut = chance.draws(recipe.seed, samples, epochs, "cutmix")[:, 0] < recipe.cutmix_prob
     share = np.ones(len(samples))
     if recipe.mixup_alpha:
         share = beta(recipe, samples, epochs, "mixup", recipe.mixup_alpha)
     boxes = None
     if recipe.cutmix_prob:
         kept = beta(recipe, samples, epochs, "cut", recipe.cutmix_alpha)
-        edges = cut_boxes(kept, uniform(recipe, samples, epochs, "cut at", 2), image_size)
+        edges = cut_boxes(kept, chance.draws(recipe.seed, samples, epochs, "cut at", 2), image_size)
         edges[~cut] = 0
         area = (edges[:, 2] - edges[:, 0]) * (edges[:, 3] - edges[:, 1])
         share = np.where(cut, 1 - area / image_size**2, share)
@@ -75,13 +75,6 @@ def apply_mix(mix: Mix | None, images: Tensor) -> Tensor:
     return torch.where(inside, other, blended)
 
 
-def uniform(recipe: Recipe, samples: Ints, epochs: Ints, purpose: str, count: int = 1) -> Floats:
-    columns = np.arange(count)[None, :]
-    return chance.uniform(
-        chance.hash_of(recipe.seed, epochs[:, None], samples[:, None], purpose, columns)
-    )
-
-
 def beta(recipe: Recipe, samples: Ints, epochs: Ints, purpose: str, alpha: float) -> Floats:
     """Beta(alpha, alpha): the share of one of two equal gamma variables in their sum."""
     one, other = (gamma(recipe, samples, epochs, f"{purpose} {n}", alpha) for n in (1, 2))
@@ -92,7 +85,7 @@ def beta(recipe: Recipe, samples: Ints, epochs: Ints, purpose: str, alpha: float
 def gamma(recipe: Recipe, samples: Ints, epochs: Ints, purpose: str, shape: float) -> Floats:
     """Gamma(shape) by Marsaglia and Tsang: the first of some tries that is accepted. Each try is
     accepted with a chance above 95 %, so eight fail once in ten billion."""
-    drawn = uniform(recipe, samples, epochs, purpose, 3 * _TRIES + 1)
+    drawn = chance.draws(recipe.seed, samples, epochs, purpose, 3 * _TRIES + 1)
     first, second, third = (drawn[:, n * _TRIES : (n + 1) * _TRIES] for n in range(3))
     normal = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
     # Drawn for shape + 1, where the method holds, and brought down by a power of a uniform.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from stoker.errors import BadRequest, StokerError
 from stoker.measure.machine import environment, seconds_since_start
 from stoker.recipe.origins import Resolved, show_config
 from stoker.recipe.position import Timeline
-from stoker.recipe.recipe import SPECS, Recipe, dump_value
+from stoker.recipe.recipe import Recipe
 from stoker.recipe.summary import derived_line, warnings
 from stoker.run import Events, Listener, Run
 from stoker.survive.checkpoint import Checkpoints
@@ -227,11 +226,10 @@ def announce(loop: Loop, run: Run, torn: list[str]) -> None:
 
 def record_of(resolved: Resolved, dataset: Dataset) -> dict[str, Any]:
     """What run.json says: enough to go on with the run on another machine."""
-    values = {name: dump_value(getattr(resolved.recipe, name)) for name in SPECS}
     return {
         "recipe": resolved.name,
         "digest": resolved.recipe.digest(),
-        "values": values,
+        "values": resolved.recipe.values(),
         "data": str(Path(dataset.path).resolve()),
         "fingerprint": dataset.fingerprint,
         "classes": dataset.classes,
@@ -259,12 +257,7 @@ def usage_facts(prepared: Prepared) -> dict[str, Any]:
 
 def split_otherwise(run: Run, derived: str) -> list[str]:
     """A word where the attempt before split its batches in another way."""
-    before = [
-        event["derived"]
-        for attempt in run.attempts()
-        for event in islice(run.attempt_events(attempt), 1)
-        if event["kind"] == "attempt"
-    ]
+    before = [start["derived"] for start in run.starts()]
     now, then = (line.split(";")[0] for line in (derived, before[-1] if before else derived))
     if now == then:
         return []
