@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import statistics
 import tempfile
@@ -26,14 +27,21 @@ from torch.nn.functional import cross_entropy
 from stoker.data.loader import Loaded
 from stoker.recipe.position import Batch, Timeline
 from stoker.recipe.recipe import Recipe
-from stoker.run import Events
-from stoker.survive.checkpoint import Checkpoints
+from stoker.run import Events, Run
+from stoker.survive.guard import LossWatch
+from stoker.survive.remedies import Remedies
+from stoker.survive.saving import Checkpoints
 from stoker.survive.stopping import StopWish
+from stoker.train.assembly import watchdog_of
 from stoker.train.device import input_maker
 from stoker.train.loop import Loop
 from stoker.train.model import build_model
 from stoker.train.ranks import Ranks
+from stoker.train.saves import Saves
 from stoker.train.state import TrainState
+from stoker.train.step import Step
+from stoker.train.steplog import StepLog
+from stoker.train.warmup import WarmUp
 
 CLASSES = 100
 WARM_UP = 10
@@ -75,7 +83,7 @@ class Interleaved:
         self.bare_steps: list[tuple[float, float]] = []
         self.our_steps: list[tuple[float, float]] = []
 
-    def batches(self, plan: Iterable[Batch]) -> Iterator[Loaded]:
+    def batches(self, plan: Iterable[Batch], waiting: object) -> Iterator[Loaded]:
         left_at: tuple[float, float] | None = None
         for batch in plan:
             asked = time.perf_counter(), cpu_s()
@@ -93,20 +101,33 @@ def build_loop(recipe: Recipe, steps: int, place: Path) -> tuple[Loop, Interleav
     model, normalise = build_model(recipe, CLASSES)
     model = model.to(ranks.device, memory_format=torch.channels_last)
     loader = Interleaved(recipe, Bare(recipe, ranks))
+    run = Run(place)
+    events = Events(run.events_path(1, 0))
+    timeline = Timeline.of(recipe, steps * recipe.batch_size)
+    state = TrainState.fresh(recipe, model, ranks.device)
+    to_input = input_maker(normalise, ranks.device, channels_last=True)
+    step = Step(recipe, timeline, ranks, state, model, to_input, Remedies(place))
+    losses = LossWatch(math.log(CLASSES))
+    log = StepLog(events, losses.add)
+    stop = StopWish()
     loop = Loop(
-        recipe=recipe,
-        timeline=Timeline.of(recipe, steps * recipe.batch_size),
+        timeline=timeline,
         ranks=ranks,
-        state=TrainState.fresh(recipe, model, ranks.device),
-        wrapped=model,
-        to_input=input_maker(normalise, ranks.device, channels_last=True),
+        state=state,
+        step=step,
+        warm_up=WarmUp(step, stop),
         loader=loader,  # type: ignore[arg-type]
         evaluator=None,
-        checkpoints=Checkpoints(place),
-        facts={},
-        events=Events(place / "rank0.jsonl"),
-        stop=StopWish(),
+        eval_every=1,
+        saves=Saves(recipe, state, Checkpoints(place), {}, events, log, first=True),
+        log=log,
+        losses=losses,
+        events=events,
+        stop=stop,
+        watchdog=watchdog_of(recipe, ranks, events, run.attempt_path(1), step),
+        patience_s=1.0,
     )
+    loop.watchdog.begin()
     return loop, loader
 
 
@@ -115,7 +136,8 @@ def measure(recipe: Recipe, steps: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as place:
         loop, loader = build_loop(recipe, steps, Path(place))
         loop.run()
-        saves = len(loop.checkpoints.names())
+        loop.watchdog.close()
+        saves = len(loop.saves.checkpoints.names())
     bare = loader.bare_steps[WARM_UP : len(loader.our_steps)]
     ours = loader.our_steps[WARM_UP:]
     found: dict[str, float] = {"steps": len(ours), "saves_kept": saves}

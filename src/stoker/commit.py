@@ -16,6 +16,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from stoker.faults import reach
+
 _CHUNK = 1 << 20
 _UNABLE = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV, errno.EBADF)
 """What a file system answers to a call that it does not have."""
@@ -38,6 +40,7 @@ def sync(path: Path) -> None:
     """Ask the disk to keep a file, or a folder's entries, through a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
+        reach("fsync")
         os.fsync(handle)
     except OSError as error:
         if error.errno not in _UNABLE:
@@ -55,6 +58,7 @@ def publish(written: Path, path: Path) -> None:
     """Give a completely written temporary file its name."""
     sync(written)
     try:
+        reach("rename")
         written.replace(path)
     except OSError as error:
         if error.errno not in _UNABLE:
@@ -69,7 +73,9 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a small file, complete or not at all."""
     draft = temporary(path)
     draft.write_bytes(data)
+    reach(f"{path.name}:written")
     publish(draft, path)
+    reach(f"{path.name}:named")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,6 +1,6 @@
 """The run directory: the one door to everything a run leaves behind.
 
-    run.json                      what is trained on what, written once
+    run.json                      what is trained on what, and every change that was agreed on
     recipe.toml                   the resolved recipe, each value with its origin
     attempts/0001/rank0.jsonl     events, append-only, a file an attempt and rank
     checkpoints/000001234/        see survive/checkpoint.py
@@ -18,17 +18,27 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol, cast
 
 from stoker.commit import write_bytes, write_json
 from stoker.errors import BadRequest, StokerError
-from stoker.recipe.recipe import SPECS, Recipe
+from stoker.recipe.changes import Change, changes, refuse_unwanted
+from stoker.recipe.recipe import Recipe
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
+
+
+class Described(Protocol):
+    """A set of images, as far as a run must know it."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def classes(self) -> list[str]: ...
 
 
 class Events:
@@ -40,7 +50,10 @@ class Events:
 
     def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        # One writer a file: it goes on at the end, and need not be opened for appending, which
+        # not every mount can do.
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        os.lseek(self._file, 0, os.SEEK_END)
         self._pending = bytearray()
         self._listeners = list(listeners)
 
@@ -74,6 +87,18 @@ class Events:
         os.close(self._file)
 
 
+def class_difference(before: list[str], now: list[str]) -> str:
+    """Which classes came and went, in a few words."""
+    gone = [name for name in before if name not in now]
+    new = [name for name in now if name not in before]
+    parts = [
+        f"{what} {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+        for what, names in (("without", gone), ("with new", new))
+        if names
+    ]
+    return f"; the set has now {len(now)} classes, {', '.join(parts)}" if parts else ""
+
+
 class Run:
     """A run directory, being written or long finished."""
 
@@ -104,24 +129,42 @@ class Run:
         write_bytes(self.path / "recipe.toml", recipe_toml.encode())
         write_json(self.path / "run.json", record)
 
-    def refuse_other(self, recipe: Recipe, fingerprint: str) -> None:
-        """Refuse to go on with a run of another recipe or on other images."""
+    @property
+    def values(self) -> dict[str, Any]:
+        """The recipe in force: the first one, or what was agreed on since."""
         record = self.record
-        if record["fingerprint"] != fingerprint:
+        newest: dict[str, Any] = record["changes"][-1] if record["changes"] else record
+        return cast(dict[str, Any], newest["values"])
+
+    def compare(
+        self, recipe: Recipe, dataset: Described, allowed: Collection[str] = ()
+    ) -> list[Change]:
+        """How a recipe differs from the one in force; refuses what nobody agreed to, and other
+        images."""
+        record = self.record
+        if record["fingerprint"] != dataset.fingerprint:
             raise BadRequest(
-                f"{self.path} was trained on other images ({record['data']}): name another --run"
+                f"{self.path} was trained on other images ({record['data']})"
+                f"{class_difference(record['classes'], dataset.classes)}: name another --run"
             )
-        if record["digest"] == recipe.digest():
-            return
-        values = recipe.values()
-        changed = "; ".join(
-            f"{name} {record['values'].get(name)!r} -> {values[name]!r}"
-            for name, spec in SPECS.items()
-            if not spec.metadata["place"] and record["values"].get(name) != values[name]
-        )
-        raise BadRequest(
-            f"{self.path} was begun with another recipe ({changed}): name another --run"
-        )
+        found = changes(self.values, recipe.values())
+        refuse_unwanted(str(self.path), found, allowed)
+        return found
+
+    def take_over(self, recipe: Recipe, recipe_toml: str, position: int, step: int) -> None:
+        """Another recipe is in force from here on; the earlier ones stay on record."""
+        record = self.record
+        values = {"values": recipe.values(), "digest": recipe.digest()}
+        record["changes"].append({"position": position, "step": step, **values})
+        name = f"recipe-{len(record['changes']) + 1}.toml"
+        write_bytes(self.path / name, recipe_toml.encode())
+        write_json(self.path / "run.json", record)
+
+    def base(self) -> tuple[int, int]:
+        """Position and step at which the recipe in force took over."""
+        changed = self.record["changes"] if self.exists else []
+        newest = changed[-1] if changed else {"position": 0, "step": 0}
+        return newest["position"], newest["step"]
 
     def lock(self, patience_s: float = 10.0) -> None:
         """Become the one that trains this run, or say who is. The kernel lets go at any death."""

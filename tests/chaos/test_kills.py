@@ -20,7 +20,7 @@ FLAGS = {
 
 
 def command(data: Path, run: Path, codec: str, epochs: int = 60) -> list[str]:
-    flags = "--batch-size 32 --checkpoint-interval 0.1 --eval-every 4 --threads 2"
+    flags = "--batch-size 32 --checkpoint-interval 0.1 --eval-every 4 --threads 2 --no-rehearse"
     flags += f" --epochs {epochs}"
     return ["train", str(data), "--run", str(run), *flags.split(), *FLAGS[codec].split()]
 
@@ -58,10 +58,11 @@ def test_three_ranks_sum_in_the_same_order_after_a_kill(
     trainers: Trainers, packed_sets: dict[str, Path], tmp_path: Path
 ) -> None:
     runs = [Run(tmp_path / name) for name in ("reference", "killed")]
-    for run, kill in zip(runs, (None, {"rank": 1, "span": "backward", "after": 25}), strict=True):
+    kill = [{"fault": "kill", "at": "backward", "rank": 1, "count": 25}]
+    for run, faults in zip(runs, ([], kill), strict=True):
         argv = command(packed_sets["raw"], run.path, "raw", epochs=20)
-        if kill:
-            assert -9 in trainers.train(argv, tmp_path / "log", ranks=3, kill=kill)
+        if faults:
+            assert -9 in trainers.train(argv, tmp_path / "log", ranks=3, faults=faults)
         assert trainers.train(argv, tmp_path / "log", ranks=3) == [0, 0, 0]
     assert_bit_equal(runs[1], runs[0])
 
@@ -71,8 +72,8 @@ def test_a_rank_that_loses_its_peer_fails_with_words_and_the_run_goes_on(
 ) -> None:
     run = Run(tmp_path / "run")
     argv = command(packed_sets["raw"], run.path, "raw", epochs=20)
-    kill = {"rank": 1, "span": "optimiser", "after": 20}
-    codes = trainers.train(argv, tmp_path / "log", ranks=2, kill=kill, linger=True)
+    kill = [{"fault": "kill", "at": "optimiser", "rank": 1, "count": 20}]
+    codes = trainers.train(argv, tmp_path / "log", ranks=2, faults=kill, linger=True)
     assert codes[1] == -9
     assert codes[0] == 1
     end = run.end()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,26 @@ from safetensors.torch import load_file
 
 from bits import same
 from stoker.run import Run
-from stoker.survive.checkpoint import Checkpoints
+from stoker.survive.saving import Checkpoints
 
 HERE = Path(__file__).parent
+EVERY_SAVE = (
+    "save:begun",
+    "save:folder",
+    "weights.safetensors:piece",
+    "weights.safetensors:synced",
+    "state.pt:piece",
+    "state.pt:synced",
+    "manifest.json:written",
+    "manifest.json:named",
+    "COMMITTED:written",
+    "COMMITTED:named",
+    "last:written",
+    "last:named",
+)
+"""What happens in each save, in this order."""
+SAVE_STAGES = (*EVERY_SAVE, "best:written", "best:named", "prune:marker", "prune:folder")
+"""And what happens in some."""
 
 
 class Trainers:
@@ -45,12 +63,20 @@ class Trainers:
         log: Path,
         *,
         ranks: int = 1,
-        kill: dict[str, Any] | None = None,
+        faults: Sequence[dict[str, Any]] = (),
         kill_after_s: float | None = None,
         linger: bool = False,
+        meanwhile: Callable[[list[int]], None] | None = None,
     ) -> list[int]:
-        """Run one attempt to whatever end it comes to; the ranks' exit codes."""
-        command = {"argv": argv, "ranks": ranks, "kill": kill, "log": str(log), "linger": linger}
+        """Run one attempt to whatever end it comes to; the ranks' exit codes. `meanwhile` is called
+        with the ranks' process ids as soon as they have begun."""
+        command = {
+            "argv": argv,
+            "ranks": ranks,
+            "faults": list(faults),
+            "log": str(log),
+            "linger": linger,
+        }
         assert self._server.stdin and self._server.stdout
         self._server.stdin.write(json.dumps(command) + "\n")
         self._server.stdin.flush()
@@ -60,10 +86,14 @@ class Trainers:
             victim = pids[-1]
             timer = threading.Timer(kill_after_s, lambda: kill_if_alive(victim))
             timer.start()
-        codes: list[int] = json.loads(self._server.stdout.readline())["codes"]
+        if meanwhile:
+            meanwhile(pids)
+        answer = json.loads(self._server.stdout.readline())
         if timer:
             timer.cancel()
             timer.join()
+        self.ended_at: float = max(answer["ended"])
+        codes: list[int] = answer["codes"]
         return codes
 
 
@@ -75,7 +105,7 @@ def kill_if_alive(pid: int) -> None:
 
 @dataclass(frozen=True)
 class Kill:
-    """When a run is killed: from inside at a span or a written file, or from outside by a clock."""
+    """When a run is killed: from inside at a place, or from outside by a clock."""
 
     what: str
     number: float
@@ -83,9 +113,8 @@ class Kill:
     def arguments(self, rank: int) -> dict[str, Any]:
         if self.what == "clock":
             return {"kill_after_s": self.number}
-        if self.what == "save":
-            return {"kill": {"rank": 0, "sync": int(self.number)}}
-        return {"kill": {"rank": rank, "span": self.what, "after": int(self.number)}}
+        row = {"fault": "kill", "at": self.what, "count": int(self.number)}
+        return {"faults": [{**row, "rank": 0 if self.what in SAVE_STAGES else rank}]}
 
 
 def random_kills(count: int, seed: int) -> list[Kill]:
@@ -98,7 +127,7 @@ def random_kills(count: int, seed: int) -> list[Kill]:
         if what == "clock":
             kills.append(Kill(what, draw.uniform(0.05, 0.8)))
         elif what == "save":
-            kills.append(Kill(what, draw.randint(1, 9)))
+            kills.append(Kill(draw.choice(EVERY_SAVE), draw.randint(1, 2)))
         elif what == "evaluation":
             kills.append(Kill(what, draw.randint(1, 2)))
         else:

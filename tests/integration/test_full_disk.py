@@ -13,7 +13,8 @@ import torch
 from integration.processes import finish, start
 from stoker.errors import StokerError
 from stoker.run import Run
-from stoker.survive.checkpoint import Checkpoints, Snapshot
+from stoker.survive.checkpoint import Snapshot
+from stoker.survive.saving import Checkpoints
 
 WEIGHTS = 75_000
 """Floats of a snapshot: 300 kB, three of which fit on the disk."""

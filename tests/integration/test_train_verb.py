@@ -14,7 +14,7 @@ import pytest
 from integration.processes import ended, finish, start, steps_done, wait_until
 from stoker.commit import sha256_file
 from stoker.run import Run
-from stoker.survive.checkpoint import Checkpoints
+from stoker.survive.saving import Checkpoints
 
 FLAGS = "--model resnet9_w8 --image-size 32 --batch-size 50 --eval-every 2"
 

@@ -20,6 +20,7 @@ MOST_LINES = 400
 TESTS_PER_SOURCE = 0.8
 
 FLOORS = {
+    "faults": -1,
     "errors": 0,
     "commit": 0,
     "recipe": 1,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import stoker
+from stoker import faults
 from stoker.errors import BAD_REQUEST, FINISHED, StokerError
 
 VERBS = {
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    faults.arm()
     try:
         verb, rest = find_verb(words)
         if verb is None:

@@ -61,7 +61,7 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     )
     place = parser.add_argument_group("how to run here (leaves the result as it is)")
     for name, spec in SPECS.items():
-        if name == "phases":
+        if spec.metadata["rare"]:
             continue
         group = place if spec.metadata["place"] else shaping
         flag = f"--{name.replace('_', '-')}"
@@ -91,7 +91,7 @@ def default_words(value: Any) -> str:
 
 def resolve_flags(parsed: argparse.Namespace) -> Resolved:
     """The recipe that the flags, and the recipe they name, add up to."""
-    given = {name: getattr(parsed, name, None) for name in SPECS if name != "phases"}
+    given = {name: getattr(parsed, name, None) for name in SPECS}
     flags = {
         name: parse_flag(name, value) if isinstance(value, str) else value
         for name, value in given.items()

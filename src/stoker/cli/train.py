@@ -19,6 +19,7 @@ from stoker.errors import (
 )
 from stoker.fleet.ranks import MEETING_FILE
 from stoker.fleet.ranks import launch as start_ranks
+from stoker.recipe.changes import CONSENT
 from stoker.recipe.origins import Resolved
 from stoker.run import Listener, Run
 from stoker.show.words import say
@@ -39,6 +40,12 @@ def parser() -> Parser:
     made.add_argument("data", metavar="DATA", help="a packed set, or a folder of images")
     made.add_argument("--run", metavar="DIR", help="run directory [runs/SET-RECIPE-HASH]")
     made.add_argument("--ranks", type=int, default=1, metavar="N", help="processes here [1]")
+    made.add_argument(
+        "--allow-change",
+        metavar="KEY,...",
+        default="",
+        help="go on with a run though these keys are not what they were",
+    )
     add_recipe_flags(made)
     return made
 
@@ -53,19 +60,20 @@ def run(words: Sequence[str]) -> int:
     from stoker.data.index import Dataset
 
     data = packed(parsed.data)
-    fingerprint = Dataset(data).fingerprint
-    path = Path(parsed.run) if parsed.run else default_run(data, fingerprint, resolved)
+    dataset = Dataset(data)
+    path = Path(parsed.run) if parsed.run else default_run(data, dataset.fingerprint, resolved)
     run = Run(path)
+    allowed = [name.replace("-", "_") for name in parsed.allow_change.split(",") if name]
     if run.exists:
-        run.refuse_other(resolved.recipe, fingerprint)
-        if run.finished:
+        changed = run.compare(resolved.recipe, dataset, allowed)
+        if run.finished and not any(change.kind == CONSENT for change in changed):
             say(f"finished already: stoker explain {path}")
             return FINISHED
     if parsed.ranks > 1 and MEETING_FILE not in os.environ:
         if stop:
             raise Interrupted("stopped before it began: the same command starts it")
         return launch(parsed.ranks, words, data, run)
-    return OUTCOMES[train_here(data, resolved, path, stop)]
+    return OUTCOMES[train_here(data, resolved, path, stop, allowed)]
 
 
 def packed(folder: str) -> Path:
@@ -88,7 +96,9 @@ def default_run(data: Path, fingerprint: str, resolved: Resolved) -> Path:
     return Path("runs") / f"{name}-{resolved.name}-{digest}"
 
 
-def train_here(data: Path, resolved: Resolved, path: Path, stop: StopWish) -> str:
+def train_here(
+    data: Path, resolved: Resolved, path: Path, stop: StopWish, allowed: Sequence[str]
+) -> str:
     """Train in this process; rank 0 talks."""
     from stoker.show.console import console_for
 
@@ -98,7 +108,7 @@ def train_here(data: Path, resolved: Resolved, path: Path, stop: StopWish) -> st
         listeners = (console_for(str(path), resolved.recipe.log_interval),)
     from stoker.train.session import train
 
-    return train(data, resolved, path, listeners, stop)
+    return train(data, resolved, path, listeners, stop, allowed)
 
 
 def launch(ranks: int, words: Sequence[str], data: Path, run: Run) -> int:

@@ -10,6 +10,7 @@ shared memory, nothing to clean up after a kill.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ from stoker.data.decode import RENDERERS
 from stoker.data.index import SplitIndex
 from stoker.data.order import Arrangement
 from stoker.errors import StokerError
+from stoker.faults import reach
 from stoker.fleet.local import usable_cores
 from stoker.recipe.position import Batch, cuts
 
@@ -31,6 +33,8 @@ Ints = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
 Allocate = Callable[[tuple[int, ...]], Pixels]
 
+LOOK_UP_S = 0.2
+"""How often somebody who waits for a batch looks up."""
 CHUNK = 16
 """Images a thread takes at a time: enough to forget the queue, few enough to share the end."""
 
@@ -45,6 +49,21 @@ class Loaded:
     samples: Ints
     epochs: Ints
     making: list[Future[None]] = field(default_factory=list, repr=False)
+
+
+def wait_for(making: Iterable[Future[None]], waiting: Callable[[float], None]) -> None:
+    """Until all is made; an error of the making is raised here."""
+    began = time.monotonic()
+    for future in making:
+        while True:
+            try:
+                future.result(LOOK_UP_S)
+                break
+            except TimeoutError:
+                if future.done():
+                    future.result()
+                    break
+                waiting(time.monotonic() - began)
 
 
 def plain_memory(shape: tuple[int, ...]) -> Pixels:
@@ -80,8 +99,11 @@ class Loader:
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def batches(self, plan: Iterable[Batch]) -> Iterator[Loaded]:
-        """The rank's part of each batch of a plan, in order."""
+    def batches(
+        self, plan: Iterable[Batch], waiting: Callable[[float], None] = lambda seconds: None
+    ) -> Iterator[Loaded]:
+        """The rank's part of each batch of a plan, in order. `waiting` is told now and then for how
+        long a batch has kept the caller waiting, and may raise."""
         ahead: deque[Loaded] = deque()
         coming = iter(plan)
         try:
@@ -91,8 +113,7 @@ class Loader:
                 if not ahead:
                     return
                 loaded = ahead.popleft()
-                for future in loaded.making:
-                    future.result()
+                wait_for(loaded.making, waiting)
                 yield loaded
                 if loaded.images.shape == self._shape:
                     self._free.append(loaded.images)
@@ -126,6 +147,7 @@ class Loader:
     def _fill(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> None:
         """Decode some images of a batch into their places."""
         split = self.split
+        reach("decode")
         edges, flips = seen.edges[start:stop].tolist(), seen.flip[start:stop].tolist()
         for place, sample in enumerate(loaded.samples[start:stop].tolist()):
             try:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from stoker.faults import reach
+
 PARTS = (
     "data",
     "to_device",
@@ -24,6 +26,7 @@ PARTS = (
     "optimiser",
     "checkpoint",
     "evaluation",
+    "compile",
     "other",
 )
 """The parts of a training step, in the order in which they are shown."""
@@ -48,9 +51,16 @@ class Spans:
         self._parts[name] = self._parts.get(name, 0.0) + now - self._mark
         self._mark = now
 
+    @property
+    def now(self) -> str:
+        """What is open at this moment, as another thread may ask."""
+        open_now = self._open[-1:]
+        return open_now[0] if open_now else "other"
+
     def _enter(self, name: str) -> None:
         self._charge()
         self._open.append(name)
+        reach(name)
 
     def _leave(self) -> None:
         self._charge()

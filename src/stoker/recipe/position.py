@@ -47,21 +47,23 @@ class Batch:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All batches of a run over a set of `samples` images."""
+    """All batches of a run over a set of `samples` images, or those from some place on."""
 
     samples: int
     epochs: int
     stretches: tuple[Stretch, ...]
 
     @classmethod
-    def of(cls, recipe: Recipe, samples: int) -> Timeline:
+    def of(cls, recipe: Recipe, samples: int, position: int = 0, step: int = 0) -> Timeline:
+        """The batches of a recipe, from where it took over (0: from the beginning)."""
         phases = recipe.phases or (
             Phase(from_epoch=0, image_size=recipe.image_size, batch_size=recipe.batch_size),
         )
         total = recipe.epochs * samples
         stretches: list[Stretch] = []
-        position = step = 0
         for phase, following in zip(phases, (*phases[1:], None), strict=True):
+            if following and position >= following.from_epoch * samples > 0:
+                continue
             if following is None:
                 steps = (total - position) // phase.batch_size
             else:
@@ -97,6 +99,13 @@ class Timeline:
         if rest or not 0 <= position < self.end:
             raise ValueError(f"no batch starts at position {position}")
         return Batch(stretch.first_step + done, position, stretch.batch_size, stretch.image_size)
+
+    def batch_of_step(self, step: int) -> Batch:
+        """The batch of a step."""
+        firsts = [stretch.first_step for stretch in self.stretches]
+        stretch = self.stretches[max(bisect_right(firsts, step) - 1, 0)]
+        done = step - stretch.first_step
+        return self.batch_at(stretch.first_position + done * stretch.batch_size)
 
     def batches(self, position: int = 0) -> Iterator[Batch]:
         """The batches from a position to the end of the run."""

@@ -31,10 +31,15 @@ def key(
     at_most: float | None = None,
     above: float | None = None,
     place: bool = False,
+    fixed: bool = False,
+    rare: bool = False,
 ) -> Any:
-    """A recipe field: its default, its help and the values it takes."""
+    """A recipe field: its default, its help, the values it takes, and whether a run that has begun
+    can go on with another (`place`: always; `fixed`: never; else when told to). A `rare` one is no
+    flag: it is only written in a recipe file."""
     limits = {"choices": choices, "at_least": at_least, "at_most": at_most, "above": above}
-    return field(default=default, metadata={"help": help, "place": place, **limits})
+    kind = {"place": place, "fixed": fixed, "rare": rare}
+    return field(default=default, metadata={"help": help, **kind, **limits})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +53,17 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    model: str = key("resnet9_w16", "network: resnet9[_wN] of our own, or any timm name")
-    pretrained: bool = key(False, "start from timm's pre-trained weights (downloads them)")
+    model: str = key(
+        "resnet9_w16", "network: resnet9[_wN] of our own, or any timm name", fixed=True
+    )
+    pretrained: bool = key(
+        False, "start from timm's pre-trained weights (downloads them)", fixed=True
+    )
     epochs: int = key(20, "passes over the training images", at_least=1)
     batch_size: int = key(64, "global batch size, over all ranks and micro-batches", at_least=1)
-    phases: tuple[Phase, ...] = key((), "image and batch size by epoch (only in a recipe file)")
+    phases: tuple[Phase, ...] = key((), "image and batch size by epoch", rare=True)
 
-    optimizer: str = key("sgd", "how weights move", choices=("sgd", "adamw"))
+    optimizer: str = key("sgd", "how weights move", choices=("sgd", "adamw"), fixed=True)
     lr: float = key(0.0, "peak learning rate as it is; 0 derives it from --lr-base", at_least=0)
     lr_base: float = key(0.1, "learning rate for a batch of --lr-base-size", above=0)
     lr_base_size: int = key(256, "batch size that --lr-base is meant for", at_least=1)
@@ -82,7 +91,9 @@ class Recipe:
     mixup_alpha: float = key(0.0, "mixup strength; 0 turns it off", at_least=0)
     cutmix_alpha: float = key(1.0, "cutmix box distribution", above=0)
     cutmix_prob: float = key(0.0, "share of the images that get cutmix", at_least=0, at_most=1)
-    ema: bool = key(False, "keep and evaluate an exponential moving average of the weights")
+    ema: bool = key(
+        False, "keep and evaluate an exponential moving average of the weights", fixed=True
+    )
     ema_decay: float = key(0.999, "how slowly the average moves, per step", at_least=0, at_most=1)
 
     image_size: int = key(64, "side of the square that the network sees, in pixels", at_least=1)
@@ -98,11 +109,17 @@ class Recipe:
     )
     hflip: bool = key(True, "flip half of the training images left to right")
 
+    on_divergence: str = key(
+        "skip",
+        "after bad numbers and a roll-back: skip the batch, cut the learning rate, or stop",
+        choices=("skip", "cut", "stop", "off"),
+    )
+
     amp: str = key("off", "arithmetic of the forward pass", choices=("off", "tf32", "bf16", "fp16"))
     channels_last: bool = key(True, "store images and kernels channels-last")
     compile: bool = key(False, "compile the network with torch.compile")
     deterministic: bool = key(False, "deterministic kernels wherever PyTorch has them")
-    seed: int = key(0, "seed of weights, order and augmentation", at_least=0)
+    seed: int = key(0, "seed of weights, order and augmentation", at_least=0, fixed=True)
 
     micro_batch: int = key(
         0, "images a rank holds at once; 0 takes its whole share", at_least=0, place=True
@@ -110,9 +127,38 @@ class Recipe:
     eval_batch_size: int = key(250, "images a rank evaluates at once", at_least=1, place=True)
     eval_every: int = key(1, "epochs between evaluations", at_least=1, place=True)
     checkpoint_interval: float = key(
-        300.0, "seconds of work at risk between checkpoints", above=0, place=True
+        0.0,
+        "seconds of work at risk between checkpoints; 0 derives them from what a save costs",
+        at_least=0,
+        place=True,
+    )
+    interruption_hours: float = key(
+        4.0, "how long a machine lasts, as far as you know", above=0, place=True, rare=True
     )
     keep_checkpoints: int = key(2, "checkpoints kept beside the best", at_least=1, place=True)
+    rehearse: bool = key(True, "before step 1, save and read back in a fresh process", place=True)
+    time_limit: float = key(
+        0.0, "stop in order so many seconds after the start; 0 never", at_least=0, place=True
+    )
+    grace: float = key(
+        30.0, "seconds between a stop signal and the end of the machine", above=0, place=True
+    )
+    spot_notice: str = key(
+        "auto",
+        "whose notices to watch for; auto asks the machine's own name plate",
+        choices=("auto", "off", "aws", "gcp", "azure"),
+        place=True,
+    )
+    stall_after: float = key(
+        60.0,
+        "seconds without a step that count as a stall, at least",
+        above=0,
+        place=True,
+        rare=True,
+    )
+    divergence_retries: int = key(
+        3, "how often to roll back before giving up", at_least=0, place=True, rare=True
+    )
     threads: int = key(0, "decoding threads a rank; 0 takes the cores", at_least=0, place=True)
     prefetch: int = key(3, "batches made ahead", at_least=1, place=True)
     log_interval: float = key(30.0, "seconds between lines in a pipe", above=0, place=True)

@@ -12,11 +12,14 @@ from stoker.recipe.position import Timeline, cuts, micro_cuts, peak_lr
 from stoker.recipe.recipe import Recipe
 
 
-def derived_line(recipe: Recipe, timeline: Timeline, world: int) -> str:
-    """The one line: ranks, micro-batches, learning rate, warm-up."""
+def derived_line(
+    recipe: Recipe, timeline: Timeline, world: int, micro_batch: int | None = None
+) -> str:
+    """The one line: ranks, micro-batches (the recipe's, or what fitted), learning rate, warm-up."""
+    held = recipe.micro_batch if micro_batch is None else micro_batch
     first = timeline.stretches[0]
     share = max(end - begin for begin, end in pairwise(cuts(first.batch_size, world)))
-    parts = [end - begin for begin, end in pairwise(micro_cuts(share, recipe.micro_batch))]
+    parts = [end - begin for begin, end in pairwise(micro_cuts(share, held))]
     accumulation, micro = len(parts), max(parts)
     up_to = "" if first.batch_size == world * micro * accumulation else "up to "
     ranks = f"{world} rank{'s' if world > 1 else ''}"

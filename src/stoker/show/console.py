@@ -86,7 +86,7 @@ class Tally:
 
 def step_seconds(event: Event) -> float:
     """The time of a step itself: what was saved or evaluated before it is shown apart."""
-    apart = ("checkpoint", "evaluation")
+    apart = ("checkpoint", "evaluation", "compile")
     parts: dict[str, float] = event["parts"]
     return sum(seconds for part, seconds in parts.items() if part not in apart)
 
@@ -125,6 +125,8 @@ def end_line(event: Event, run: str) -> str:
             f"stopped at step {event['step']:,} ({event['reason']}), everything saved: "
             "the same command goes on from here"
         )
+    if event["outcome"] == "rolled back":
+        return f"alarm: {event['reason']}; back to the newest good checkpoint"
     return f"failed: {one_line(event['reason'])}"
 
 
@@ -169,6 +171,10 @@ class PlainConsole:
             self.say(f"alarm: {self._alarm}; training goes on, what was saved before is safe")
         elif kind == "checkpoint":
             self._alarm = None
+        elif kind in ("stall", "note") or (kind == "interval" and event["first"]):
+            self.say(event["words"] if kind == "interval" else f"note: {event['words']}")
+        elif kind == "skipped":
+            self.say(f"step {event['step']:,} skipped, as agreed after the roll-back")
         elif kind == "end":
             self.say(end_line(event, self._run))
 
@@ -200,8 +206,9 @@ class LiveConsole(PlainConsole):
         super().__call__(event)
         kind = event["kind"]
         if kind == "attempt":
-            self._bar = self._progress.add_task("starting", total=event["steps"])
-            self._progress.start()
+            if self._bar is None:
+                self._bar = self._progress.add_task("starting", total=event["steps"])
+                self._progress.start()
         elif kind in ("step", "evaluation") and self._bar is not None and self._tally:
             if self._tally.last:
                 done = self._tally.last["step"] + 1
@@ -209,7 +216,7 @@ class LiveConsole(PlainConsole):
                 self._progress.update(self._bar, completed=done, description=words)
         elif kind == "evaluating" and self._bar is not None:
             self._progress.update(self._bar, description="evaluating")
-        elif kind == "end":
+        elif kind == "end" and event["outcome"] != "rolled back":
             self.stop()
 
     def short_line(self) -> str:

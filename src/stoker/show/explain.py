@@ -24,6 +24,7 @@ LABELS = {
     "optimiser": "optimiser",
     "checkpoint": "saving",
     "evaluation": "evaluating",
+    "compile": "compiling",
     "other": "other",
 }
 

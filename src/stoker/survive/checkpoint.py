@@ -7,21 +7,16 @@
         manifest.json           position, classes, input, size and hash of each file
         COMMITTED               hash of the manifest: written last
 
-Invariants: nothing is read from a folder without a true marker. `last` and `best` are names in
-small files; where they are missing or point at something torn, the newest valid folder is found by
-looking. No pickle is ever loaded: `weights_only=True` throughout.
+Invariants: nothing is read from a folder without a true marker, and nothing whose hash is not the
+manifest's. No pickle is ever loaded: `weights_only=True` throughout.
 """
 
 from __future__ import annotations
 
-import errno
 import io
 import json
-import re
 import shutil
-import threading
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +26,11 @@ from torch import Tensor
 
 from stoker.commit import sha256_file, sha256_of, sync, write_bytes, write_json
 from stoker.errors import StokerError
+from stoker.faults import reach
 
 MARKER = "COMMITTED"
 FILES = ("weights.safetensors", "ema.safetensors", "state.pt")
-NAME = re.compile(r"\d{9,}(-\d+)?")
+PIECE = 1 << 18
 Tensors = dict[str, Tensor]
 
 
@@ -50,19 +46,6 @@ class Snapshot:
     """Position, step, best result and what a reader must know to use the weights."""
     name: str = ""
     """The checkpoint it was read from."""
-
-
-@dataclass(frozen=True)
-class Saved:
-    """What one save cost."""
-
-    name: str
-    step: int
-    position: int
-    best: float | None
-    """The result that made it the best so far, where it did."""
-    bytes: int
-    seconds: float
 
 
 def copied(tree: Any) -> Any:
@@ -81,9 +64,11 @@ def contiguous(tensors: Tensors) -> Tensors:
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> int:
     """Write a checkpoint: files, then the manifest, then the marker. Returns its size."""
+    reach("save:begun")
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
+    reach("save:folder")
     files = {"weights.safetensors": save(contiguous(snapshot.weights))}
     if snapshot.ema:
         files["ema.safetensors"] = save(contiguous(snapshot.ema))
@@ -92,13 +77,23 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> int:
     files["state.pt"] = buffer.getvalue()
     listed = {}
     for name, data in files.items():
-        (folder / name).write_bytes(data)
+        write_pieces(folder / name, data)
         sync(folder / name)
+        reach(f"{name}:synced")
         listed[name] = {"bytes": len(data), "sha256": sha256_of(data)}
     write_json(folder / "manifest.json", {**snapshot.facts, "files": listed})
     write_bytes(folder / MARKER, sha256_file(folder / "manifest.json").encode())
     sync(folder.parent)
     return sum(len(data) for data in files.values())
+
+
+def write_pieces(path: Path, data: bytes) -> None:
+    """A large file, piece by piece."""
+    with path.open("wb") as file:
+        for begin in range(0, len(data), PIECE):
+            file.write(memoryview(data)[begin : begin + PIECE])
+            file.flush()
+            reach(f"{path.name}:piece")
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
@@ -130,127 +125,3 @@ def read_checkpoint(folder: Path) -> Snapshot:
     ema = load(data["ema.safetensors"]) if "ema.safetensors" in data else {}
     state = torch.load(io.BytesIO(data["state.pt"]), map_location="cpu", weights_only=True)
     return Snapshot(load(data["weights.safetensors"]), ema, state, manifest, folder.name)
-
-
-def step_and_save(name: str) -> tuple[int, int]:
-    """What a checkpoint's name says: its step, and the how-manieth save of that step it is."""
-    step, _, again = name.partition("-")
-    return int(step), int(again or 1)
-
-
-@dataclass
-class Checkpoints:
-    """The checkpoints of one run, saved one at a time in the background."""
-
-    run_path: Path
-    keep: int = 2
-    finished: list[Saved] = field(default_factory=list)
-    """Saves that have been committed since somebody last looked."""
-    failures: list[StokerError] = field(default_factory=list)
-    """Saves that could not be made since somebody last looked."""
-    _thread: threading.Thread | None = None
-
-    @property
-    def folder(self) -> Path:
-        return self.run_path / "checkpoints"
-
-    def names(self) -> list[str]:
-        """All checkpoint folders, newest first, valid or not."""
-        if not self.folder.is_dir():
-            return []
-        found = (item.name for item in self.folder.iterdir() if NAME.fullmatch(item.name))
-        return sorted(found, key=step_and_save, reverse=True)
-
-    def pointer(self, which: str) -> str | None:
-        """The checkpoint that `last` or `best` names."""
-        try:
-            name = (self.run_path / which).read_text().strip()
-        except (OSError, ValueError):
-            return None
-        return name if NAME.fullmatch(name) else None
-
-    def newest(self) -> tuple[Snapshot | None, list[str]]:
-        """The newest checkpoint that reads back whole, and the names of newer ones that do not."""
-        torn: list[str] = []
-        for name in self.names():
-            try:
-                return read_checkpoint(self.folder / name), torn
-            except StokerError:
-                torn.append(name)
-        return None, torn
-
-    def recover(self) -> tuple[Snapshot | None, list[str]]:
-        """The same, for the process that will save: pointers that a kill left behind are mended."""
-        found, torn = self.newest()
-        if found and self.pointer("last") != found.name:
-            write_bytes(self.run_path / "last", found.name.encode())
-        if found and found.facts.get("is_best") and self.pointer("best") != found.name:
-            write_bytes(self.run_path / "best", found.name.encode())
-        return found, torn
-
-    def save(self, snapshot: Snapshot, *, best: bool = False) -> None:
-        """Save in the background; waits for a save that is still under way."""
-        self.join()
-        snapshot.facts["is_best"] = best
-        self._thread = threading.Thread(target=self._save, args=(snapshot,), name="stoker-save")
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Until the save under way is committed. A save that failed is raised here."""
-        self.join()
-        if self.failures:
-            failure = self.failures[-1]
-            self.failures.clear()
-            raise failure
-
-    def join(self) -> None:
-        """Until no save is under way, however it went."""
-        if self._thread:
-            self._thread.join()
-            self._thread = None
-
-    def _save(self, snapshot: Snapshot) -> None:
-        """Write, on a full disk once more with room made, and note how it went."""
-        try:
-            try:
-                self.finished.append(self._write(snapshot))
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                self._prune(keep=1)
-                self.finished.append(self._write(snapshot))
-        except Exception as error:  # the saving thread has nobody to raise to
-            failure = StokerError(f"cannot save a checkpoint in {self.folder}: {error}")
-            failure.__cause__ = error
-            self.failures.append(failure)
-
-    def _write(self, snapshot: Snapshot) -> Saved:
-        began = time.perf_counter()
-        step, position = snapshot.facts["step"], snapshot.facts["position"]
-        name = self._name_for(step)
-        size = write_checkpoint(self.folder / name, snapshot)
-        write_bytes(self.run_path / "last", name.encode())
-        if snapshot.facts["is_best"]:
-            write_bytes(self.run_path / "best", name.encode())
-        self._prune(self.keep)
-        best = snapshot.facts["best"] if snapshot.facts["is_best"] else None
-        return Saved(name, step, position, best, size, time.perf_counter() - began)
-
-    def _name_for(self, step: int) -> str:
-        """A name that no committed checkpoint has: what counts is never written over."""
-        name, again = f"{step:09d}", 1
-        while manifest_of(self.folder / name) is not None:
-            again += 1
-            name = f"{step:09d}-{again}"
-        return name
-
-    def _prune(self, keep: int) -> None:
-        """Remove all but the newest few, the last and the best; torn ones before the newest too."""
-        valid = [name for name in self.names() if manifest_of(self.folder / name)]
-        # `last` was committed by us; a newer folder may be damaged without looking so.
-        wanted = {*valid[:keep], self.pointer("last"), self.pointer("best")}
-        for name in self.names():
-            if name not in wanted and valid and step_and_save(name) <= step_and_save(valid[0]):
-                # The marker first: a half-removed folder must not look whole.
-                (self.folder / name / MARKER).unlink(missing_ok=True)
-                shutil.rmtree(self.folder / name)

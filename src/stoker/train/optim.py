@@ -19,10 +19,13 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
         {"params": kernels, "weight_decay": recipe.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
+    # On a GPU only the fused ones can be told, on the device, to leave the weights alone.
+    fused = True if any(p.is_cuda for p in kernels) else None
     if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=1.0, betas=(recipe.momentum, 0.999))
+        betas = (recipe.momentum, 0.999)
+        return torch.optim.AdamW(groups, lr=1.0, betas=betas, fused=fused)
     nesterov = recipe.momentum > 0
-    return torch.optim.SGD(groups, lr=1.0, momentum=recipe.momentum, nesterov=nesterov)
+    return torch.optim.SGD(groups, lr=1.0, momentum=recipe.momentum, nesterov=nesterov, fused=fused)
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:

@@ -21,6 +21,7 @@ from stoker.fleet.local import usable_cores
 from stoker.fleet.ranks import MEETING_FILE
 
 SECONDS_BETWEEN_MEETINGS = 0.5
+STEPS_BETWEEN_MEETINGS = 25
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,11 @@ class Ranks:
         if self.world == 1:
             return model
         ids = [self.local_rank] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+        # Running statistics are rank 0's: shared where they are read, in evaluations, not sent
+        # around every step.
+        return DistributedDataParallel(
+            model, device_ids=ids, gradient_as_bucket_view=True, forward_sync_buffers=False
+        )
 
     def settle(self, wrapped: nn.Module, model: nn.Module, image_size: int) -> None:
         """Let DDP decide on its buckets before the first real step.
@@ -119,7 +124,7 @@ class Ranks:
 
 
 class Agreement:
-    """All ranks answer the same question, about twice a second.
+    """All ranks answer the same question, about twice a second and at least every few steps.
 
     `poll` is called at the same points by all ranks and runs a collective only when its turn has
     come; rank 0's clock decides when the next turn is, and that decision travels in the same
@@ -142,21 +147,22 @@ class Agreement:
         self._skip, self._next = 0, self._polls
         self._met_at, self._met_poll = time.monotonic(), self._polls
 
-    def poll(self, wish: bool) -> bool:
-        """Whether any rank wishes it. The same answer on every rank."""
+    def poll(self, wish: int) -> int:
+        """The most urgent wish of any rank. The same answer on every rank."""
         if self._ranks.world == 1:
             self.met = True
             return wish
         self._polls += 1
         self.met = self._polls > self._next
         if not self.met:
-            return False
+            return 0
         self._before_meeting()
         now = time.monotonic()
         pace = (self._polls - self._met_poll) / max(now - self._met_at, 1e-6)
         # The first steps tell little of the pace: a pause at most doubles.
         skip = min(int(pace * SECONDS_BETWEEN_MEETINGS), 2 * self._skip + 1)
-        agreed, skip = self._ranks.largest([int(wish), skip if self._ranks.first else 0])
+        skip = min(skip, STEPS_BETWEEN_MEETINGS - 1)
+        agreed, skip = self._ranks.largest([wish, skip if self._ranks.first else 0])
         self._met_at, self._met_poll = now, self._polls
         self._skip, self._next = skip, self._polls + skip
-        return bool(agreed)
+        return agreed

@@ -1,40 +1,41 @@
-"""One attempt at a run: put the parts together, go on from the newest checkpoint, train, leave.
+"""A run from start to end: join the ranks, attempt by attempt, leave.
 
-The same call starts, resumes or finds a run finished.
+Invariants: the same call starts, resumes or finds a run finished. Trouble that all ranks have
+agreed on (bad numbers, no memory) ends an attempt; the next one, in the same processes, goes on
+from the newest good checkpoint with a remedy. However an attempt ends, its events say how.
 """
 
 from __future__ import annotations
 
+import gc
 import os
-import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Collection
+from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import nn
 
-from stoker.data.crops import View
-from stoker.data.index import Dataset, SplitIndex
-from stoker.data.loader import Loader
-from stoker.data.order import Order, lanes_for
-from stoker.errors import BadRequest, StokerError
-from stoker.measure.machine import environment, seconds_since_start
+from stoker.data.index import Dataset
+from stoker.measure.machine import seconds_since_start
+from stoker.recipe.changes import CONSENT, Change
 from stoker.recipe.origins import Resolved, show_config
-from stoker.recipe.position import Timeline
+from stoker.recipe.position import cuts
 from stoker.recipe.recipe import Recipe
-from stoker.recipe.summary import derived_line, warnings
 from stoker.run import Events, Listener, Run
-from stoker.survive.checkpoint import Checkpoints
+from stoker.survive.guard import Trouble
+from stoker.survive.rehearsal import Reader
+from stoker.survive.remedies import Remedies, keep_evidence
+from stoker.survive.saving import Checkpoints
+from stoker.survive.spot import Service, Watch, provider_here
 from stoker.survive.stopping import StopWish
-from stoker.train.device import batch_memory, input_maker, set_arithmetic
-from stoker.train.evaluate import Evaluator
+from stoker.train.assembly import Parts, assemble, prepare
 from stoker.train.loop import Loop
-from stoker.train.model import Normalise, build_model
 from stoker.train.ranks import Ranks
-from stoker.train.state import TrainState
+from stoker.train.record import record_of
 
 FINISHED, STOPPED = "finished", "interrupted"
+TROUBLED = "rolled back"
 
 
 def train(
@@ -43,75 +44,136 @@ def train(
     run_path: str | os.PathLike[str],
     listeners: tuple[Listener, ...] = (),
     stop: StopWish | None = None,
+    allowed: Collection[str] = (),
 ) -> str:
     """Train until the run is finished or somebody wishes it to stop; says which."""
     stop = StopWish() if stop is None else stop
-    run, recipe = Run(run_path), resolved.recipe
-    dataset = Dataset(data)
-    ranks = Ranks.join()
-    try:
+    run, recipe, dataset = Run(run_path), resolved.recipe, Dataset(data)
+    with ExitStack() as leaving:
+        reader = early_reader(run, recipe)
+        if reader:
+            leaving.callback(reader.close)
+        ranks = Ranks.join()
+        leaving.callback(ranks.leave)
+        leaving.callback(run.unlock)
         prepared = prepare(dataset, recipe, ranks)
         if ranks.first:
             run.lock()
-            run.create(record_of(resolved, dataset), show_config(resolved))
+            run.create(record_of(resolved, dataset, prepared.lanes), show_config(resolved))
         ranks.meet()
-        run.refuse_other(recipe, dataset.fingerprint)
-        attempt = ranks.from_first(run.new_attempt() if ranks.first else 0)
-        events = Events(run.events_path(attempt, ranks.rank), listeners if ranks.first else ())
-        return attend(prepared, run, ranks, events, stop)
-    finally:
-        run.unlock()
-        ranks.leave()
+        changed = run.compare(recipe, dataset, allowed)
+        leaving.callback(watch_the_clock_and_the_provider(recipe, ranks, stop))
+        began = 0.0
+        while True:
+            attempt = ranks.from_first(run.new_attempt() if ranks.first else 0)
+            events = Events(run.events_path(attempt, ranks.rank), listeners if ranks.first else ())
+            parts = Parts(prepared, run, ranks, events, stop, attempt, changed, reader, began)
+            settle_changes(parts, resolved)
+            trouble = attend(parts)
+            if isinstance(trouble, str):
+                return trouble
+            began, changed, reader = seconds_since_start(), [], None
+            del parts
+            gc.collect()
+            if ranks.device.type == "cuda":
+                torch.cuda.empty_cache()
+            prepared = prepare(dataset, recipe, ranks)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What can be refused, made before anything is written."""
-
-    dataset: Dataset
-    recipe: Recipe
-    split: SplitIndex
-    timeline: Timeline
-    model: nn.Module
-    normalise: Normalise
+def early_reader(run: Run, recipe: Recipe) -> Reader | None:
+    """The process that will read the first checkpoint back, where there is none yet."""
+    if not recipe.rehearse or os.environ.get("RANK", "0") != "0" or Checkpoints(run.path).names():
+        return None
+    return Reader()
 
 
-def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
-    """Refuse what cannot be trained; build the network."""
-    set_arithmetic(recipe)
-    split = dataset.split("train")
-    timeline = Timeline.of(recipe, len(split))
-    smallest = min(stretch.batch_size for stretch in timeline.stretches)
-    if smallest < 2 * ranks.world:
-        raise BadRequest(
-            f"batch_size = {smallest} is too small for {ranks.world} ranks: at least 2 each"
-        )
-    model, normalise = build_model(recipe, len(dataset.classes))
-    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-    model = model.to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]
-    return Prepared(dataset, recipe, split, timeline, model, normalise)
+def watch_the_clock_and_the_provider(recipe: Recipe, ranks: Ranks, stop: StopWish) -> Any:
+    """Let the time limit and a spot notice wish for a stop; how to end the watching."""
+    if recipe.time_limit:
+        reserve = min(recipe.grace, recipe.time_limit / 4)
+        stop.after(max(recipe.time_limit - reserve - seconds_since_start(), 0.0))
+    provider = provider_here(recipe.spot_notice)
+    if provider is None or ranks.local_rank:
+        return lambda: None
+    watch = Watch(provider, Service(), stop)
+    watch.begin()
+    return watch.close
 
 
-def attend(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: StopWish) -> str:
+def settle_changes(parts: Parts, resolved: Resolved) -> None:
+    """Put on record from where on a recipe counts that was agreed on just now, or whose first
+    checkpoint is lost."""
+    parts.find_newest()
+    run, newest = parts.run, parts.newest
+    position, step = (newest.facts["position"], newest.facts["step"]) if newest else (0, 0)
+    if needs_record(parts.changed) or run.base()[0] > position:
+        parts.ranks.meet()
+        if parts.ranks.first:
+            run.take_over(resolved.recipe, show_config(resolved), position, step)
+        parts.ranks.meet()
+
+
+def needs_record(changed: list[Change]) -> bool:
+    return any(change.kind == CONSENT for change in changed)
+
+
+def attend(parts: Parts) -> str | Trouble:
     """Train, and write down how it ended, whatever happens."""
+    events, stop = parts.events, parts.stop
     loop = None
     try:
-        loop = assemble(prepared, run, ranks, events, stop)
+        loop = assemble(parts)
         outcome = FINISHED if loop.run() else STOPPED
         reason = None if outcome == FINISHED else (stop.reason or "another rank was told to stop")
         note_end(events, loop, outcome, reason)
         return outcome
+    except Trouble as trouble:
+        assert loop is not None
+        note_end(events, loop, TROUBLED, str(trouble))
+        mend(trouble, loop, parts)
+        trouble.__traceback__ = None  # it would keep all tensors of the step alive
+        return trouble
     except BaseException as error:
         note_end(events, loop, "failed", f"{type(error).__name__}: {error}")
         raise
     finally:
         if loop is not None:
+            loop.watchdog.close()
             # Before the lock goes: nobody else may take a save under way for a torn one.
-            loop.checkpoints.join()
+            loop.saves.checkpoints.join()
             loop.loader.close()
             if loop.evaluator:
                 loop.evaluator.close()
         events.close()
+
+
+def mend(trouble: Trouble, loop: Loop, parts: Parts) -> None:
+    """Keep the evidence, set aside what was saved after the trouble began, choose a remedy. All
+    ranks choose the same; rank 0 writes it down."""
+    run, ranks, recipe = parts.run, parts.ranks, parts.prepared.recipe
+    facts = {"trouble": str(trouble), "step": trouble.step, "since": trouble.since}
+    seen = {**facts, **loop.step.evidence(), "losses": list(loop.losses.recent)}
+    keep_evidence(run.path, trouble.step, ranks.rank, seen)
+    loop.saves.checkpoints.join()
+    if ranks.first:
+        Checkpoints(run.path).set_aside_after(trouble.since)
+    ranks.meet()
+    newest, _ = Checkpoints(run.path).newest()
+    batch = loop.timeline.batch_of_step(trouble.step)
+    shares = cuts(batch.size, ranks.world)
+    holds = loop.step.micro_batch or max(b - a for a, b in pairwise(shares))
+    remedies = Remedies(run.path)
+    ranks.meet()
+    remedy = remedies.choose(
+        trouble,
+        recipe,
+        at=batch.position,
+        back_to=newest.facts["position"] if newest else 0,
+        holds=holds,
+    )
+    if ranks.first:
+        remedies.take(remedy)
+    ranks.meet()
 
 
 def note_end(events: Events, loop: Loop | None, outcome: str, reason: str | None) -> None:
@@ -125,148 +187,3 @@ def note_end(events: Events, loop: Loop | None, outcome: str, reason: str | None
             loop.log.flush()
     events.write("end", outcome=outcome, reason=reason, **facts)
     events.flush()
-
-
-def assemble(prepared: Prepared, run: Run, ranks: Ranks, events: Events, stop: StopWish) -> Loop:
-    """Everything the loop needs, with the state of the newest checkpoint."""
-    recipe, model, timeline = prepared.recipe, prepared.model, prepared.timeline
-    state = TrainState.fresh(recipe, model, ranks.device)
-    wrapped = ranks.wrap(model)
-    ranks.settle(wrapped, model, timeline.stretches[0].image_size)
-    checkpoints = Checkpoints(run.path, recipe.keep_checkpoints)
-    newest, torn = checkpoints.recover() if ranks.first else checkpoints.newest()
-    if newest:
-        state.restore(newest)
-    if ranks.from_first(state.step) != state.step:
-        raise StokerError(f"ranks see different checkpoints in {run.path}: is it one shared disk?")
-    if recipe.compile:
-        # Each shape by itself: a graph for "any size" would depend on which sizes came before.
-        wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
-    loop = Loop(
-        recipe=recipe,
-        timeline=timeline,
-        ranks=ranks,
-        state=state,
-        wrapped=wrapped,
-        to_input=input_maker(prepared.normalise, ranks.device, recipe.channels_last),
-        loader=training_loader(prepared, ranks),
-        evaluator=evaluator_of(prepared, ranks),
-        checkpoints=checkpoints,
-        facts=usage_facts(prepared),
-        events=events,
-        stop=stop,
-    )
-    announce(loop, run, torn)
-    return loop
-
-
-def training_loader(prepared: Prepared, ranks: Ranks) -> Loader:
-    recipe, split = prepared.recipe, prepared.split
-    sizes = [stretch.batch_size for stretch in prepared.timeline.stretches]
-    lanes = lanes_for(len(split), sizes)
-    view = View(
-        crop=recipe.crop,
-        crop_scale=recipe.crop_scale,
-        crop_pad=recipe.crop_pad,
-        crop_pct=recipe.crop_pct,
-        hflip=recipe.hflip,
-        seed=recipe.seed,
-    )
-    return Loader(
-        split,
-        Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes),
-        view,
-        rank=ranks.rank,
-        world=ranks.world,
-        threads=recipe.threads,
-        prefetch=recipe.prefetch,
-        allocate=batch_memory(ranks.device),
-    )
-
-
-def evaluator_of(prepared: Prepared, ranks: Ranks) -> Evaluator | None:
-    """None where the set has nothing to evaluate on."""
-    dataset, recipe = prepared.dataset, prepared.recipe
-    if dataset.eval_split is None:
-        return None
-    return Evaluator(
-        dataset.split(dataset.eval_split),
-        View(crop_pct=recipe.crop_pct),
-        ranks,
-        batch_size=recipe.eval_batch_size,
-        threads=recipe.threads,
-        prefetch=recipe.prefetch,
-    )
-
-
-def announce(loop: Loop, run: Run, torn: list[str]) -> None:
-    """The event that begins an attempt: where it starts, what follows from the recipe here."""
-    recipe, timeline, ranks, state = loop.recipe, loop.timeline, loop.ranks, loop.state
-    derived = derived_line(recipe, timeline, ranks.world)
-    loop.events.write(
-        "attempt",
-        position=state.position,
-        step=state.step,
-        rank=ranks.rank,
-        world=ranks.world,
-        best=state.best,
-        torn=torn,
-        steps=timeline.steps,
-        samples=timeline.samples,
-        classes=len(loop.facts["classes"]),
-        epochs=timeline.epochs,
-        unseen=timeline.unseen,
-        derived=derived,
-        warnings=warnings(recipe, timeline) + idle_gpus(ranks) + split_otherwise(run, derived),
-        startup_s=round(seconds_since_start(), 3),
-        environment=environment(ranks.device),
-    )
-    loop.events.flush()
-
-
-def record_of(resolved: Resolved, dataset: Dataset) -> dict[str, Any]:
-    """What run.json says: enough to go on with the run on another machine."""
-    return {
-        "recipe": resolved.name,
-        "digest": resolved.recipe.digest(),
-        "values": resolved.recipe.values(),
-        "data": str(Path(dataset.path).resolve()),
-        "fingerprint": dataset.fingerprint,
-        "classes": dataset.classes,
-        "created": time.time(),
-    }
-
-
-def usage_facts(prepared: Prepared) -> dict[str, Any]:
-    """What anyone needs to use the weights: classes, and how an image becomes an input."""
-    dataset, recipe, normalise = prepared.dataset, prepared.recipe, prepared.normalise
-    image_size = prepared.timeline.stretches[-1].image_size
-    return {
-        "model": recipe.model,
-        "classes": dataset.classes,
-        "fingerprint": dataset.fingerprint,
-        "recipe_digest": recipe.digest(),
-        "input": {
-            "image_size": image_size,
-            "crop_pct": recipe.crop_pct,
-            "filter": "bilinear after power-of-two JPEG scaling",
-            **asdict(normalise),
-        },
-    }
-
-
-def split_otherwise(run: Run, derived: str) -> list[str]:
-    """A word where the attempt before split its batches in another way."""
-    before = [start["derived"] for start in run.starts()]
-    now, then = (line.split(";")[0] for line in (derived, before[-1] if before else derived))
-    if now == then:
-        return []
-    return [f"{then} before: the batches are the same, BatchNorm sees other groups of them"]
-
-
-def idle_gpus(ranks: Ranks) -> list[str]:
-    """A word about GPUs that nobody uses."""
-    present = torch.cuda.device_count()
-    if present <= ranks.local_world:
-        return []
-    return [f"{present} GPUs here, {ranks.local_world} used: --ranks {present} uses all"]

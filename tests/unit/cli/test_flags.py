@@ -15,13 +15,15 @@ from stoker.errors import BadRequest
 from stoker.recipe.origins import resolve
 from stoker.recipe.recipe import SPECS, TYPES, Recipe
 
-MOST_FLAGS = 48
+MOST_FLAGS = 54
 TRAIN = train_parser()
 FLAGS = [flag for flag in TRAIN._option_string_actions if flag not in ("-h", "--help")]
-KEYS = [name for name in SPECS if name != "phases"]
+KEYS = [name for name, spec in SPECS.items() if not spec.metadata["rare"]]
 OTHER_VALUES = {
     "model": ("resnet18", "resnet18"),
     "optimizer": ("adamw", "adamw"),
+    "on_divergence": ("cut", "cut"),
+    "spot_notice": ("gcp", "gcp"),
     "lr_base_scale": ("sqrt", "sqrt"),
     "scheduler": ("onecycle", "onecycle"),
     "crop": ("pad", "pad"),

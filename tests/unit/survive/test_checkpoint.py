@@ -19,12 +19,12 @@ from torch import Tensor
 from stoker.errors import StokerError
 from stoker.survive.checkpoint import (
     MARKER,
-    Checkpoints,
     Snapshot,
     manifest_of,
     read_checkpoint,
     write_checkpoint,
 )
+from stoker.survive.saving import Checkpoints
 
 FILES = ["weights.safetensors", "ema.safetensors", "state.pt", "manifest.json", MARKER]
 

@@ -22,9 +22,9 @@ from stoker.recipe.position import learning_rate
 from stoker.recipe.recipe import Phase, Recipe
 from stoker.run import Events, Run
 from stoker.survive.stopping import StopWish
+from stoker.train.assembly import Parts, assemble, prepare
 from stoker.train.loop import Loop
 from stoker.train.ranks import Ranks
-from stoker.train.session import assemble, prepare
 from stoker.train.state import TrainState
 
 CPU = torch.device("cpu")
@@ -62,11 +62,13 @@ def make_loop(dataset: Dataset, tmp_path: Path) -> Iterator[MakeLoop]:
     def make(recipe: Recipe, listener: Callable[[dict[str, Any]], None] = lambda event: None):
         run, ranks = Run(tmp_path / f"run{len(made)}"), Ranks(0, 1, 0, 1, CPU)
         events = Events(run.events_path(1, 0), (listener,))
-        made.append(assemble(prepare(dataset, recipe, ranks), run, ranks, events, StopWish()))
+        parts = Parts(prepare(dataset, recipe, ranks), run, ranks, events, StopWish(), 1, [])
+        made.append(assemble(parts))
         return made[-1]
 
     yield make
     for loop in made:
+        loop.watchdog.close()
         loop.loader.close()
         if loop.evaluator:
             loop.evaluator.close()
@@ -143,13 +145,15 @@ class TestGolden:
 def with_network(loop: Loop, network: nn.Module) -> Loop:
     """The same loop around another network, in double precision."""
     network = network.double()
-    make_input = loop.to_input
-    return replace(
-        loop,
-        state=TrainState.fresh(loop.recipe, network, CPU),
+    make_input = loop.step.to_input
+    state = TrainState.fresh(loop.step.recipe, network, CPU)
+    step = replace(
+        loop.step,
+        state=state,
         wrapped=network,
         to_input=lambda images: make_input(images).double(),
     )
+    return replace(loop, state=state, step=step)
 
 
 def without_norms() -> nn.Module:
@@ -224,7 +228,7 @@ def held_at_once(make_loop: MakeLoop, batch_size: int, micro_batch: int) -> list
     """How many images the network was given each time in one step."""
     loop = make_loop(replace(TINY, batch_size=batch_size, micro_batch=micro_batch))
     sizes: list[int] = []
-    loop.wrapped.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    loop.step.wrapped.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     loop.step(first_batch(loop))
     return sizes
 
@@ -242,9 +246,8 @@ class TestRanks:
             loop = with_network(make_loop(recipe), without_norms())
             whole = loop.loader
             part = Loader(whole.split, whole.order, whole.view, rank=rank, world=world, threads=1)
-            found.append(
-                gradients(replace(loop, ranks=Ranks(rank, world, 0, world, CPU), loader=part))
-            )
+            step = replace(loop.step, ranks=Ranks(rank, world, 0, world, CPU))
+            found.append(gradients(replace(loop, step=step, loader=part)))
             part.close()
         mean = {name: sum(each[name] for each in found) / world for name in alone}
         assert_close(mean, alone)
@@ -313,7 +316,7 @@ class TestPhases:
             if module.training:
                 shapes.append(tuple(inputs[0].shape))
 
-        loop.wrapped.register_forward_pre_hook(note)
+        loop.step.wrapped.register_forward_pre_hook(note)
         assert loop.run()
         assert shapes == [(20, 3, 8, 8)] * 3 + [(12, 3, 16, 16)] * 10
 

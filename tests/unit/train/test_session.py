@@ -19,10 +19,11 @@ from stoker.errors import BadRequest, StokerError
 from stoker.measure.spans import PARTS
 from stoker.recipe.origins import Resolved, resolve
 from stoker.run import Event, Run
-from stoker.survive.checkpoint import Checkpoints
+from stoker.survive.saving import Checkpoints
 from stoker.survive.stopping import StopWish
+from stoker.train.assembly import prepare
 from stoker.train.ranks import Ranks
-from stoker.train.session import FINISHED, STOPPED, prepare, train
+from stoker.train.session import FINISHED, STOPPED, train
 
 TINY: dict[str, Any] = {
     "model": "resnet9_w2",
@@ -33,6 +34,7 @@ TINY: dict[str, Any] = {
     "crop_pad": 1,
     "crop_pct": 1.0,
     "threads": 1,
+    "rehearse": False,
 }
 EVERY_STEP = {"checkpoint_interval": 1e-6}
 """Saves, and so writes events, after each step."""

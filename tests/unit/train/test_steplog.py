@@ -37,7 +37,8 @@ def sums_of(step: int) -> list[float]:
 
 
 def note(log: StepLog, step: int) -> None:
-    log.step(torch.tensor(sums_of(step), dtype=torch.float64), step=step, position=8 * step)
+    numbers = torch.tensor([*sums_of(step), 0.5], dtype=torch.float64)
+    log.step(numbers, step=step, position=8 * step, images=8)
 
 
 def test_flush_puts_every_step_into_the_file_in_order(path: Path, events: Events) -> None:

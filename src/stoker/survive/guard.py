@@ -1,0 +1,90 @@
+"""Bad numbers: seen before the weights are.
+
+Invariants: the norm of the whole batch's gradient is the same number on every rank, so all ranks
+come to the same judgement at the same step without asking each other; a number that is not finite
+on one rank is not finite on any after the exchange. On a GPU the optimiser itself skips such a step
+and the host reads the norm two steps late, when it is there anyway: it never waits for the device.
+Whether the loss explodes is seen from the losses on their way to the log.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+NOT_FINITE, EXPLODING, MEMORY = "not finite", "exploding", "out of memory"
+LATE_STEPS = 2
+"""How many steps late a GPU's numbers are read."""
+FAR_ABOVE_CHANCE = 1.5
+"""A loss beyond this many times that of guessing, and at least 1 above it, is not learning."""
+PATIENCE_STEPS = 20
+
+
+class Trouble(Exception):
+    """All ranks have agreed that training cannot go on from here."""
+
+    def __init__(self, kind: str, step: int, seen: str, since: int | None = None) -> None:
+        super().__init__(f"{kind} at step {step}: {seen}")
+        self.kind, self.step, self.seen = kind, step, seen
+        self.since = step if since is None else since
+        """The first step that was bad: nothing saved after it is good."""
+
+
+class Sentinel:
+    """Watches a number a step, without ever waiting for the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._late = LATE_STEPS if device.type == "cuda" else 0
+        self._waiting: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
+
+    def see(self, step: int, number: Tensor) -> None:
+        event = None
+        if self._late:
+            number = number.detach().to("cpu", non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        self._waiting.append((step, number, event))
+
+    def bad(self, *, all_of_them: bool = False) -> int | None:
+        """The first step whose number is not finite, among those that are old enough."""
+        while self._waiting and (all_of_them or len(self._waiting) > self._late):
+            step, number, event = self._waiting.popleft()
+            if event:
+                event.synchronize()
+            if not math.isfinite(float(number)):
+                return step
+        return None
+
+
+@dataclass
+class LossWatch:
+    """Counts the steps on which the loss is far above that of guessing."""
+
+    chance: float
+    """The loss of guessing: the logarithm of the number of classes."""
+    from_step: int = 0
+    """Earlier steps do not count: the warm-up."""
+    streak: int = 0
+    since: int = 0
+    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=50))
+
+    def add(self, step: int, loss: float) -> None:
+        self.recent.append((step, loss))
+        if step < self.from_step or loss <= self.limit:
+            self.streak = 0
+            return
+        if not self.streak:
+            self.since = step
+        self.streak += 1
+
+    @property
+    def limit(self) -> float:
+        return max(FAR_ABOVE_CHANCE * self.chance, self.chance + 1)
+
+    @property
+    def exploding(self) -> bool:
+        return self.streak >= PATIENCE_STEPS

@@ -1,0 +1,242 @@
+"""The parts of an attempt, put together with the state of the newest checkpoint."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from stoker.data.crops import View
+from stoker.data.index import Dataset, SplitIndex
+from stoker.data.loader import Loader
+from stoker.data.order import Order, lanes_for
+from stoker.errors import INTERRUPTED, BadRequest, StokerError
+from stoker.measure.spans import PARTS
+from stoker.recipe.changes import Change
+from stoker.recipe.position import Timeline
+from stoker.recipe.recipe import Recipe
+from stoker.recipe.summary import warmup_steps
+from stoker.run import Events, Run
+from stoker.survive.checkpoint import Snapshot
+from stoker.survive.guard import LossWatch
+from stoker.survive.rehearsal import Reader, Rehearsed, rehearse
+from stoker.survive.remedies import Remedies
+from stoker.survive.saving import Checkpoints
+from stoker.survive.stopping import StopWish
+from stoker.survive.watchdog import Standing, Watchdog, stacks
+from stoker.train.device import batch_memory, input_maker, set_arithmetic
+from stoker.train.evaluate import Evaluator
+from stoker.train.loop import Loop
+from stoker.train.model import Normalise, build_model
+from stoker.train.ranks import Ranks
+from stoker.train.record import announce, usage_facts
+from stoker.train.saves import Saves
+from stoker.train.state import TrainState
+from stoker.train.step import Step
+from stoker.train.steplog import StepLog
+from stoker.train.warmup import WarmUp
+
+PATIENCE_SHARE = 0.25
+"""Share of the grace period for which ranks that wish to stop wait for a batch."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What can be refused, made before anything is written."""
+
+    dataset: Dataset
+    recipe: Recipe
+    split: SplitIndex
+    timeline: Timeline
+    model: nn.Module
+    normalise: Normalise
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of the order that suit this recipe."""
+        sizes = [stretch.batch_size for stretch in self.timeline.stretches]
+        return lanes_for(len(self.split), sizes)
+
+
+def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
+    """Refuse what cannot be trained; build the network."""
+    set_arithmetic(recipe)
+    split = dataset.split("train")
+    timeline = Timeline.of(recipe, len(split))
+    smallest = min(stretch.batch_size for stretch in timeline.stretches)
+    if smallest < 2 * ranks.world:
+        raise BadRequest(
+            f"batch_size = {smallest} is too small for {ranks.world} ranks: at least 2 each"
+        )
+    model, normalise = build_model(recipe, len(dataset.classes))
+    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+    model = model.to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]
+    return Prepared(dataset, recipe, split, timeline, model, normalise)
+
+
+@dataclass
+class Parts:
+    """What one attempt is made of, before it begins."""
+
+    prepared: Prepared
+    run: Run
+    ranks: Ranks
+    events: Events
+    stop: StopWish
+    attempt: int
+    changed: list[Change]
+    reader: Reader | None = None
+    began_s: float = 0.0
+    """When in the life of this process the attempt began."""
+
+    def __post_init__(self) -> None:
+        keep = self.prepared.recipe.keep_checkpoints
+        self.checkpoints = Checkpoints(self.run.path, keep)
+        self.newest: Snapshot | None = None
+        self.torn: list[str] = []
+
+    def find_newest(self) -> None:
+        """Look for the newest checkpoint; rank 0 puts things in order before the others look."""
+        if self.ranks.first:
+            self.newest, self.torn = self.checkpoints.recover()
+        self.ranks.meet()
+        if not self.ranks.first:
+            self.newest, self.torn = self.checkpoints.newest()
+
+
+def assemble(parts: Parts) -> Loop:
+    """Everything the loop needs, with the state of the newest checkpoint."""
+    prepared, run, ranks, events = parts.prepared, parts.run, parts.ranks, parts.events
+    recipe, model, stop = prepared.recipe, prepared.model, parts.stop
+    state = TrainState.fresh(recipe, model, ranks.device)
+    wrapped = ranks.wrap(model)
+    ranks.settle(wrapped, model, prepared.timeline.stretches[0].image_size)
+    facts = usage_facts(prepared.dataset, recipe, prepared.timeline, prepared.normalise)
+    if parts.newest:
+        state.restore(parts.newest)
+    if ranks.from_first(state.step) != state.step:
+        raise StokerError(f"ranks see different checkpoints in {run.path}: is it one shared disk?")
+    rehearsed = rehearsal(parts, state.snapshot(facts)) if parts.reader else None
+    parts.newest = None  # as large as the network: let it go
+    ranks.meet()
+    timeline = Timeline.of(recipe, len(prepared.split), *run.base())
+    if recipe.compile:
+        # Each shape by itself: a graph for "any size" would depend on which sizes came before.
+        wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
+    to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last)
+    step = Step(recipe, timeline, ranks, state, wrapped, to_input, Remedies(run.path))
+    chance = math.log(max(len(prepared.dataset.classes), 2))
+    after_warm_up = timeline.stretches[0].first_step + warmup_steps(recipe, timeline)
+    watched = recipe.on_divergence != "off"
+    losses = LossWatch(chance if watched else math.inf, after_warm_up)
+    log = StepLog(events, losses.add)
+    saves = Saves(recipe, state, parts.checkpoints, facts, events, log, ranks.first)
+    loop = Loop(
+        timeline=timeline,
+        ranks=ranks,
+        state=state,
+        step=step,
+        warm_up=WarmUp(step, stop),
+        loader=training_loader(prepared, run, ranks),
+        evaluator=evaluator_of(prepared, ranks),
+        eval_every=recipe.eval_every,
+        saves=saves,
+        log=log,
+        losses=losses,
+        events=events,
+        stop=stop,
+        watchdog=watchdog_of(recipe, ranks, events, run.attempt_path(parts.attempt), step),
+        patience_s=PATIENCE_SHARE * recipe.grace,
+    )
+    announce(loop, run, parts.torn, parts.changed, rehearsed, parts.began_s)
+    if rehearsed:
+        saves.set_interval(rehearsed.busy_s)
+    loop.watchdog.begin()
+    return loop
+
+
+def rehearsal(parts: Parts, snapshot: Snapshot) -> Rehearsed | None:
+    """Save and read back, once in the life of a run: what is resumed has been read back."""
+    if parts.newest or parts.reader is None:
+        return None
+    copies = parts.checkpoints.keep + 1
+    return rehearse(parts.checkpoints.folder, snapshot, parts.reader, copies)
+
+
+def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step: Step) -> Watchdog:
+    """Somebody who notices when this rank stands still."""
+
+    def standing(still_s: float) -> Standing:
+        phase = step.spans.now
+        return Standing(
+            rank=ranks.rank,
+            host=socket.gethostname(),
+            step=step.state.step,
+            phase=phase,
+            place=PARTS.index(phase),
+            seconds=round(still_s, 1),
+            samples=step.loaded.samples.tolist() if step.loaded else [],
+            stacks=stacks(),
+            time=time.time(),
+        )
+
+    def give_up(words: str) -> None:
+        events.write("end", outcome="interrupted", reason=words, parts={})
+        events.flush()
+        print(f"stoker: {words}; the same command goes on", file=sys.stderr, flush=True)
+        os._exit(INTERRUPTED)
+
+    return Watchdog(
+        standing,
+        folder,
+        ranks.world,
+        after_s=recipe.stall_after,
+        say=lambda words: print(f"stoker: {words}", file=sys.stderr, flush=True),
+        give_up=give_up,
+    )
+
+
+def training_loader(prepared: Prepared, run: Run, ranks: Ranks) -> Loader:
+    recipe, split = prepared.recipe, prepared.split
+    view = View(
+        crop=recipe.crop,
+        crop_scale=recipe.crop_scale,
+        crop_pad=recipe.crop_pad,
+        crop_pct=recipe.crop_pct,
+        hflip=recipe.hflip,
+        seed=recipe.seed,
+    )
+    # The lanes are those that the run began with: another batch size leaves the order alone.
+    lanes = run.record["lanes"] if run.exists else prepared.lanes
+    return Loader(
+        split,
+        Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes),
+        view,
+        rank=ranks.rank,
+        world=ranks.world,
+        threads=recipe.threads,
+        prefetch=recipe.prefetch,
+        allocate=batch_memory(ranks.device),
+    )
+
+
+def evaluator_of(prepared: Prepared, ranks: Ranks) -> Evaluator | None:
+    """None where the set has nothing to evaluate on."""
+    dataset, recipe = prepared.dataset, prepared.recipe
+    if dataset.eval_split is None:
+        return None
+    return Evaluator(
+        dataset.split(dataset.eval_split),
+        View(crop_pct=recipe.crop_pct),
+        ranks,
+        batch_size=recipe.eval_batch_size,
+        threads=recipe.threads,
+        prefetch=recipe.prefetch,
+    )

@@ -1,0 +1,196 @@
+"""One step of the optimiser: data -> device -> forward -> backward -> optimiser.
+
+Invariants: a step is a function of the state and the position: the learning rate, the crops, the
+mixing and the dropout are all counted from it. Nothing touches the weights before the gradient of
+the whole batch is known to be finite. A rank without memory takes part in the exchange all the same
+and spoils it, so that all ranks learn of it at the same point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from stoker import faults
+from stoker.data.chance import seed_of
+from stoker.data.loader import Loaded
+from stoker.measure.spans import Spans
+from stoker.recipe.position import Timeline, learning_rate, micro_cuts
+from stoker.recipe.recipe import Recipe
+from stoker.survive.guard import MEMORY, NOT_FINITE, Sentinel, Trouble
+from stoker.survive.remedies import Remedies
+from stoker.train.evaluate import hits
+from stoker.train.mixing import apply_mix, draw_mix, partners
+from stoker.train.optim import set_learning_rate
+from stoker.train.ranks import Ranks
+from stoker.train.state import TrainState
+
+AMP_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+NO_MEMORY = (torch.OutOfMemoryError, MemoryError)
+BLANK_IMAGES = 2
+
+
+@dataclass
+class Step:
+    """How this rank makes its part of a step."""
+
+    recipe: Recipe
+    timeline: Timeline
+    ranks: Ranks
+    state: TrainState
+    wrapped: nn.Module
+    to_input: Callable[[NDArray[np.uint8]], Tensor]
+    remedies: Remedies
+    spans: Spans = field(default_factory=Spans)
+    starved: bool = False
+    """Whether this rank ran out of memory in the latest step."""
+
+    def __post_init__(self) -> None:
+        # torch.compile wraps once more; what it wrapped is the same module.
+        self.ddp = getattr(self.wrapped, "_orig_mod", self.wrapped)
+        self.micro_batch = self.remedies.micro_batch(self.recipe)
+        self.sentinel = Sentinel(self.ranks.device)
+        self.loaded: Loaded | None = None
+        self.sums = torch.zeros(0)
+
+    def __call__(self, loaded: Loaded) -> Tensor:
+        """Make the step; loss, top-1 and top-5 hits summed over this rank's images, and the norm
+        of the gradient."""
+        state, batch = self.state, loaded.batch
+        self.loaded = loaded
+        faults.at_step(batch.step)
+        torch.manual_seed(seed_of(self.recipe.seed, batch.position, self.ranks.rank, "dropout"))
+        rate = learning_rate(self.recipe, self.timeline.samples, batch)
+        set_learning_rate(state.optimizer, rate * self.remedies.rate(batch.position))
+        state.optimizer.zero_grad(set_to_none=True)
+        sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
+        self.starved, self.sums = False, sums
+        share = len(loaded.labels)
+        for begin, end in pairwise(micro_cuts(share, self.micro_batch)):
+            try:
+                sums[:3] += self.micro_step(loaded, begin, end)
+            except NO_MEMORY:
+                self.starved = True
+            if self.starved:
+                self.spoil(batch.image_size)
+                break
+        with self.spans("optimiser"):
+            sums[3] = self.update(batch.step)
+        state.position, state.step = batch.end, batch.step + 1
+        return sums
+
+    def micro_step(self, loaded: Loaded, begin: int, end: int) -> Tensor:
+        """Forward and backward over some of the rank's images."""
+        spans, batch = self.spans, loaded.batch
+        with spans("to_device"):
+            images = self.to_input(loaded.images[begin:end])
+            labels = torch.from_numpy(loaded.labels[begin:end]).to(self.ranks.device)
+        with self.exchange_gradients(end == len(loaded.labels)):
+            with spans("forward"):
+                logits, losses = self.forward(images, labels, loaded, begin, end)
+                losses = faults.reach("loss", losses)
+            with spans("backward"):
+                # DDP averages over ranks: scaled so that the result is the mean over the
+                # batch, whatever each rank and micro-batch holds of it.
+                loss = losses.sum() * (self.ranks.world / batch.size)
+                self.state.scaler.scale(loss).backward()
+        with torch.no_grad():
+            best, five = hits(logits.detach(), labels)
+            return torch.stack([losses.detach().sum().double(), best.double(), five.double()])
+
+    def forward(
+        self, images: Tensor, labels: Tensor, loaded: Loaded, begin: int, end: int
+    ) -> tuple[Tensor, Tensor]:
+        """Logits, and the loss of each image."""
+        recipe, device = self.recipe, self.ranks.device
+        samples, epochs = loaded.samples[begin:end], loaded.epochs[begin:end]
+        mix = draw_mix(recipe, loaded.batch.image_size, samples, epochs, device)
+        with torch.autocast(device.type, AMP_TYPES.get(recipe.amp), recipe.amp in AMP_TYPES):
+            logits = self.wrapped(apply_mix(mix, images))
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        smoothing = recipe.label_smoothing
+        losses = cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        if mix is not None:
+            others = labels[partners(len(labels), device)]
+            away = cross_entropy(logits, others, reduction="none", label_smoothing=smoothing)
+            losses = mix.share * losses + (1 - mix.share) * away
+        return logits, losses
+
+    def exchange_gradients(self, last: bool) -> AbstractContextManager[None]:
+        """Ranks exchange gradients with the last micro-batch only."""
+        if last or not isinstance(self.ddp, DistributedDataParallel):
+            return nullcontext()
+        return self.ddp.no_sync()
+
+    def spoil(self, image_size: int) -> None:
+        """Take part in the others' exchange with a gradient that nobody can mistake for a good
+        one. (A rank that ran out of memory within the exchange itself cannot: it fails.)"""
+        self.state.optimizer.zero_grad(set_to_none=True)
+        if self.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+        blank = torch.zeros(BLANK_IMAGES, 3, image_size, image_size, device=self.ranks.device)
+        (self.ddp(blank).sum() * float("nan")).backward()
+
+    def update(self, step: int) -> Tensor:
+        """Move the weights, then their average, if the gradient is one; its norm."""
+        state = self.state
+        state.scaler.unscale_(state.optimizer)
+        params = [p for p in state.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
+        if self.guards:
+            self.sentinel.see(step, norm)
+            self.judge(self.sentinel.bad())
+        if self.recipe.clip_grad:
+            nn.utils.clip_grads_with_norm_(params, self.recipe.clip_grad, norm)
+        if self.guards and self.ranks.device.type == "cuda":
+            # A fused optimiser reads this on the device, and leaves the weights alone.
+            state.optimizer.found_inf = norm.isfinite().logical_not().float()  # type: ignore[attr-defined]
+        state.scaler.step(state.optimizer)
+        state.scaler.update()
+        if state.ema:
+            state.ema.update(state.model, state.step)
+        return norm.detach()
+
+    @property
+    def guards(self) -> bool:
+        """Whether a gradient that is not finite is trouble. With fp16 it is the scaler's daily
+        bread: it skips the step by itself, and the losses tell whether that goes on."""
+        return not self.state.scaler.is_enabled()
+
+    def judge(self, bad: int | None) -> None:
+        """Raise what all ranks have seen: the same on each of them."""
+        if bad is None:
+            return
+        number = self.ranks.rank + 1
+        own_is_bad = not bool(self.sums.isfinite().all())
+        starved, culprit = self.ranks.largest([self.starved * number, own_is_bad * number])
+        if starved:
+            raise Trouble(MEMORY, bad, f"on rank {starved - 1}")
+        if self.recipe.on_divergence != "off":
+            whose = f" of rank {culprit - 1}" if culprit and self.ranks.world > 1 else ""
+            raise Trouble(NOT_FINITE, bad, f"the gradient{whose}; the weights were not touched")
+
+    def evidence(self) -> dict[str, Any]:
+        """What this rank had in hands: the rate, the largest gradients, the samples."""
+        named = self.state.model.named_parameters()
+        norms = {name: float(p.grad.norm()) for name, p in named if p.grad is not None}
+        largest = sorted(norms, key=lambda name: (norms[name] == norms[name], -norms[name]))
+        loaded = self.loaded
+        return {
+            "lr": self.state.optimizer.param_groups[0]["lr"],
+            "scale": self.state.scaler.get_scale(),
+            "gradient_norms": {name: repr(norms[name]) for name in largest[:20]},
+            "samples": loaded.samples.tolist() if loaded else [],
+            "labels": loaded.labels.tolist() if loaded else [],
+            "micro_batch": self.micro_batch,
+        }

@@ -1,0 +1,59 @@
+"""Compiling before it counts.
+
+Invariant: a compiled network is compiled for the shapes of a batch before that batch is trained on,
+over blank images, and everything that this changes is put back: compiling leaves no trace in the
+result and can be broken off at any moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+
+from stoker.recipe.position import Batch, cuts, micro_cuts
+from stoker.survive.stopping import StopWish
+from stoker.train.step import AMP_TYPES, Step
+
+
+@dataclass
+class WarmUp:
+    """Compiles for each new shape, where the recipe compiles at all."""
+
+    step: Step
+    stop: StopWish
+    _ready: set[tuple[int, bool, int]] = field(default_factory=set)
+
+    def __call__(self, batch: Batch) -> None:
+        if not self.step.recipe.compile:
+            return
+        for images, last in self._sizes(batch):
+            if (images, last, batch.image_size) not in self._ready:
+                with self.stop.at_once(), self.step.spans("compile"):
+                    self._compile(images, last, batch.image_size)
+                self._ready.add((images, last, batch.image_size))
+
+    def _sizes(self, batch: Batch) -> list[tuple[int, bool]]:
+        """How many images the network sees at once in the micro-batches of a batch, and whether
+        ranks exchange gradients then: a compiler takes both for different."""
+        edges, rank = cuts(batch.size, self.step.ranks.world), self.step.ranks.rank
+        share = edges[rank + 1] - edges[rank]
+        pairs = pairwise(micro_cuts(share, self.step.micro_batch))
+        return sorted({(end - begin, end == share) for begin, end in pairs})
+
+    def _compile(self, images: int, last: bool, image_size: int) -> None:
+        step, device = self.step, self.step.ranks.device
+        model, amp = step.state.model, step.recipe.amp
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        layout = torch.channels_last if step.recipe.channels_last else torch.contiguous_format
+        blank = torch.zeros(images, 3, image_size, image_size, device=device)
+        try:
+            with (
+                step.exchange_gradients(last),
+                torch.autocast(device.type, AMP_TYPES.get(amp), amp in AMP_TYPES),
+            ):
+                step.wrapped(blank.to(memory_format=layout)).float().sum().backward()
+        finally:
+            model.zero_grad(set_to_none=True)
+            model.load_state_dict(before)
