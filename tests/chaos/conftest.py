@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,44 @@ from chaos.trainers import Trainers
 from samples import image_folder
 from stoker.data.pack import pack
 from stoker.data.shard import Storage
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="every cell, not a share of them")
+
+
+@pytest.fixture(scope="session")
+def whole(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--whole"))
+
+
+class Tables:
+    """What was done to the runs, to be printed at the end."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def count(self, title: str, counts: Mapping[str, int]) -> None:
+        cells = ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
+        self.lines.append(f"{title}: {sum(counts.values())} ({cells})")
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+_tables = Tables()
+
+
+@pytest.fixture(scope="session")
+def tables() -> Tables:
+    return _tables
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _tables.lines:
+        terminalreporter.section("what was done to the runs")
+        for line in _tables.lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture
@@ -32,11 +70,16 @@ def trainers() -> Iterator[Trainers]:
 
 
 @pytest.fixture(scope="session")
-def packed_sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("photos")
+    return image_folder(root / "pictures", classes=4, images=70, val=13, size=(40, 36))
+
+
+@pytest.fixture(scope="session")
+def packed_sets(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same small pictures, stored both ways."""
     root = tmp_path_factory.mktemp("sets")
-    folder = image_folder(root / "pictures", classes=4, images=70, val=13, size=(40, 36))
     return {
-        codec: pack(folder, root / codec, storage=Storage(codec=codec), shard_images=50)
+        codec: pack(photos, root / codec, storage=Storage(codec=codec), shard_images=50)
         for codec in ("jpeg", "raw")
     }

@@ -33,10 +33,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start_rank(command: dict[str, Any], rank: int, port: int) -> int:
+def start_rank(command: dict[str, Any], rank: int, port: int, leader: int) -> int:
+    """One rank, in the process group of rank 0."""
     pid = os.fork()
     if pid:
+        os.setpgid(pid, leader or pid)
         return pid
+    os.setpgid(0, leader)
     # One core a rank: threads that wait for each other on a busy machine are slow, not exact.
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
@@ -49,7 +52,7 @@ def start_rank(command: dict[str, Any], rank: int, port: int) -> int:
     log = os.open(command["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ[VARIABLE] = json.dumps(command["faults"])
+    os.environ |= {VARIABLE: json.dumps(command["faults"]), **command["variables"]}
     code = 1
     try:
         code = main(command["argv"])
@@ -62,7 +65,9 @@ def serve() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         port = free_port()
-        pids = [start_rank(command, rank, port) for rank in range(command["ranks"])]
+        pids: list[int] = []
+        for rank in range(command["ranks"]):
+            pids.append(start_rank(command, rank, port, pids[0] if pids else 0))
         print(json.dumps({"pids": pids}), flush=True)
         codes: dict[int, int] = {}
         ended: dict[int, float] = {}

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class Trainers:
         faults: Sequence[dict[str, Any]] = (),
         kill_after_s: float | None = None,
         linger: bool = False,
+        variables: Mapping[str, str] | None = None,
         meanwhile: Callable[[list[int]], None] | None = None,
     ) -> list[int]:
         """Run one attempt to whatever end it comes to; the ranks' exit codes. `meanwhile` is called
@@ -76,6 +77,7 @@ class Trainers:
             "faults": list(faults),
             "log": str(log),
             "linger": linger,
+            "variables": dict(variables or {}),
         }
         assert self._server.stdin and self._server.stdout
         self._server.stdin.write(json.dumps(command) + "\n")
@@ -109,6 +111,8 @@ class Kill:
 
     what: str
     number: float
+    where: str = ""
+    """The moment as a table names it."""
 
     def arguments(self, rank: int) -> dict[str, Any]:
         if self.what == "clock":
@@ -125,13 +129,13 @@ def random_kills(count: int, seed: int) -> list[Kill]:
     for number in range(count):
         what = moments[number % len(moments)]
         if what == "clock":
-            kills.append(Kill(what, draw.uniform(0.05, 0.8)))
+            kills.append(Kill(what, draw.uniform(0.05, 0.8), what))
         elif what == "save":
-            kills.append(Kill(draw.choice(EVERY_SAVE), draw.randint(1, 2)))
+            kills.append(Kill(draw.choice(EVERY_SAVE), draw.randint(1, 2), "save"))
         elif what == "evaluation":
-            kills.append(Kill(what, draw.randint(1, 2)))
+            kills.append(Kill(what, draw.randint(1, 2), what))
         else:
-            kills.append(Kill(what, draw.randint(1, 25)))
+            kills.append(Kill(what, draw.randint(1, 25), what))
     draw.shuffle(kills)
     return kills
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,9 +16,12 @@ from stoker.data.pack import SHARD_IMAGES, default_out, pack
 from stoker.data.shard import ShardReport, Storage
 from stoker.data.sources import shown
 from stoker.errors import FINISHED, BadRequest, Interrupted
-from stoker.fleet.local import STOP_SIGNALS
+from stoker.faults import reach
+from stoker.recipe.recipe import check_value
 from stoker.show.packed import summary_lines
 from stoker.show.words import say
+from stoker.survive.spot import watch_for
+from stoker.survive.stopping import StopNow, StopWish
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -58,6 +59,12 @@ def parser() -> Parser:
     )
     made.add_argument("--shard-images", type=int, default=SHARD_IMAGES, metavar="N")
     made.add_argument("--workers", type=int, default=0, metavar="N", help="processes [cores]")
+    made.add_argument(
+        "--spot-notice",
+        default="auto",
+        metavar="auto|off|aws|gcp|azure",
+        help="whose notices to watch for [auto]",
+    )
     return made
 
 
@@ -69,6 +76,7 @@ def run(words: Sequence[str]) -> int:
         raise BadRequest(f"--workers must be at least 0, not {parsed.workers}")
     if parsed.shard_images < 1:
         raise BadRequest(f"--shard-images must be at least 1, not {parsed.shard_images}")
+    check_value("spot_notice", parsed.spot_notice)
     storage = Storage(parsed.codec, parsed.max_side, parsed.quality)
     pack_and_show(
         parsed.folder,
@@ -77,6 +85,7 @@ def run(words: Sequence[str]) -> int:
         val_share=parsed.val_share,
         shard_images=parsed.shard_images,
         workers=parsed.workers,
+        spot_notice=parsed.spot_notice,
     )
     return FINISHED
 
@@ -89,6 +98,7 @@ def pack_and_show(
     val_share: float = 0.1,
     shard_images: int = SHARD_IMAGES,
     workers: int = 0,
+    spot_notice: str = "auto",
 ) -> Path:
     """Pack with a progress bar, then show the summary."""
     target = Path(out) if out else default_out(folder)
@@ -98,34 +108,35 @@ def pack_and_show(
     if not again:
         say(f"packing {shown(folder)} into {target}")
     progress = LiveBar() if sys.stdout.isatty() else TimedLines()
-    before = {number: signal.signal(number, stop_packing) for number in STOP_SIGNALS}
+    stop = StopWish()
+    stop.listen()
+    watch = watch_for(spot_notice, stop)
     try:
-        pack(
-            folder,
-            target,
-            storage=storage,
-            val_share=val_share,
-            shard_images=shard_images,
-            workers=workers,
-            progress=progress,
-        )
-    except KeyboardInterrupt as error:
+        with stop.at_once():
+            reach("pack")
+            pack(
+                folder,
+                target,
+                storage=storage,
+                val_share=val_share,
+                shard_images=shard_images,
+                workers=workers,
+                progress=progress,
+            )
+    except StopNow as error:
         raise Interrupted(
-            f"packing stopped; finished shards are kept in {target}: the same command goes on"
+            f"packing stopped ({stop.reason}); finished shards are kept in {target}: "
+            "the same command goes on"
         ) from error
     finally:
         progress.close()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        watch()
+        stop.release()
     lines = summary_lines(Dataset(target))
     if again:
         lines = [f"packed already: {lines[0]}"]
     say("\n".join(lines))
     return target
-
-
-def stop_packing(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 class TimedLines:

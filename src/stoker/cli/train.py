@@ -59,7 +59,7 @@ def run(words: Sequence[str]) -> int:
         raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
     from stoker.data.index import Dataset
 
-    data = packed(parsed.data)
+    data = packed(parsed.data, resolved.recipe.spot_notice)
     dataset = Dataset(data)
     path = Path(parsed.run) if parsed.run else default_run(data, dataset.fingerprint, resolved)
     run = Run(path)
@@ -76,7 +76,7 @@ def run(words: Sequence[str]) -> int:
     return OUTCOMES[train_here(data, resolved, path, stop, allowed)]
 
 
-def packed(folder: str) -> Path:
+def packed(folder: str, spot_notice: str) -> Path:
     """The packed set: the folder itself, or what packing it gives."""
     from stoker.data.index import Dataset
 
@@ -86,7 +86,7 @@ def packed(folder: str) -> Path:
         return Path(folder)
     from stoker.cli.pack import pack_and_show
 
-    return pack_and_show(folder)
+    return pack_and_show(folder, spot_notice=spot_notice)
 
 
 def default_run(data: Path, fingerprint: str, resolved: Resolved) -> Path:

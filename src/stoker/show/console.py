@@ -142,6 +142,7 @@ class PlainConsole:
         self._evaluations = 0
         self._best = -1.0
         self._alarm: str | None = None
+        self._begun_with: list[str] = []
         self._tally: Tally | None = None
 
     def say(self, text: str) -> None:
@@ -159,7 +160,10 @@ class PlainConsole:
             self._tally = Tally(event)
             self._best = event.get("best", -1.0)
             for line in begin_lines(event):
-                self.say(line)
+                # After a roll-back the same process begins again: what is known is not repeated.
+                if line not in self._begun_with:
+                    self.say(line)
+                    self._begun_with.append(line)
         elif kind == "step" and self._tally:
             self._tally.add(event)
             if self.due:

@@ -31,8 +31,8 @@ class Interval:
 
     def words(self) -> str:
         return (
-            f"saves every {self.seconds:.0f} s: costs {self.share:.2%} of the time, "
-            f"a lost machine costs {self.seconds / 2:.0f} s of work on average"
+            f"saves every {self.seconds:.3g} s: costs {self.share:.2%} of the time, "
+            f"a lost machine costs {self.seconds / 2:.2g} s of work on average"
         )
 
 

@@ -149,6 +149,16 @@ def provider_here(wanted: str, plates: Path = Path("/sys/class/dmi/id")) -> str 
     return None
 
 
+def watch_for(wanted: str, stop: StopWish) -> Callable[[], None]:
+    """Let a notice wish for a stop, where there is anybody to watch; how to end the watching."""
+    provider = provider_here(wanted)
+    if provider is None:
+        return lambda: None
+    watch = Watch(provider, Service(), stop)
+    watch.begin()
+    return watch.close
+
+
 @dataclass
 class Watch:
     """Asks a provider now and then, in a thread of its own, until it says that the end is near."""

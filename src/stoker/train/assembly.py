@@ -18,6 +18,7 @@ from stoker.data.index import Dataset, SplitIndex
 from stoker.data.loader import Loader
 from stoker.data.order import Order, lanes_for
 from stoker.errors import INTERRUPTED, BadRequest, StokerError
+from stoker.faults import reach
 from stoker.measure.spans import PARTS
 from stoker.recipe.changes import Change
 from stoker.recipe.position import Timeline
@@ -115,6 +116,7 @@ def assemble(parts: Parts) -> Loop:
     """Everything the loop needs, with the state of the newest checkpoint."""
     prepared, run, ranks, events = parts.prepared, parts.run, parts.ranks, parts.events
     recipe, model, stop = prepared.recipe, prepared.model, parts.stop
+    reach("starting")
     state = TrainState.fresh(recipe, model, ranks.device)
     wrapped = ranks.wrap(model)
     ranks.settle(wrapped, model, prepared.timeline.stretches[0].image_size)

@@ -11,7 +11,7 @@ import torch
 
 from stoker.data.index import Dataset
 from stoker.measure.machine import environment, seconds_since_start
-from stoker.recipe.changes import Change
+from stoker.recipe.changes import CONSENT, HARMLESS, Change
 from stoker.recipe.origins import Resolved
 from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import Recipe
@@ -22,6 +22,8 @@ from stoker.survive.spot import PROVIDERS, provider_here
 from stoker.train.loop import Loop
 from stoker.train.model import Normalise
 from stoker.train.ranks import Ranks
+
+AGREED = {HARMLESS: "", CONSENT: ", as agreed, from here on"}
 
 
 def record_of(resolved: Resolved, dataset: Dataset, lanes: int) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def announce(
         *idle_gpus(ranks),
         *split_otherwise(run, derived),
         *lost_ranks(run),
-        *(f"{change} ({change.kind})" for change in changed),
+        *(f"changed: {change}{AGREED[change.kind]}" for change in changed),
         *(remedy.words() for remedy in loop.step.remedies.taken[-1:]),
         *slow_to_save(recipe, rehearsed),
     ]
@@ -102,7 +104,7 @@ def split_otherwise(run: Run, derived: str) -> list[str]:
     """A word where the attempt before split its batches in another way."""
     before = [start["derived"] for start in run.starts()]
     now, then = (line.split(";")[0] for line in (derived, before[-1] if before else derived))
-    if now == then:
+    if now == then or now.split(" =")[0] != then.split(" =")[0]:
         return []
     return [f"{then} before: the batches are the same, BatchNorm sees other groups of them"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
@@ -27,7 +27,7 @@ from stoker.survive.guard import Trouble
 from stoker.survive.rehearsal import Reader
 from stoker.survive.remedies import Remedies, keep_evidence
 from stoker.survive.saving import Checkpoints
-from stoker.survive.spot import Service, Watch, provider_here
+from stoker.survive.spot import watch_for
 from stoker.survive.stopping import StopWish
 from stoker.train.assembly import Parts, assemble, prepare
 from stoker.train.loop import Loop
@@ -87,17 +87,14 @@ def early_reader(run: Run, recipe: Recipe) -> Reader | None:
     return Reader()
 
 
-def watch_the_clock_and_the_provider(recipe: Recipe, ranks: Ranks, stop: StopWish) -> Any:
+def watch_the_clock_and_the_provider(
+    recipe: Recipe, ranks: Ranks, stop: StopWish
+) -> Callable[[], None]:
     """Let the time limit and a spot notice wish for a stop; how to end the watching."""
     if recipe.time_limit:
         reserve = min(recipe.grace, recipe.time_limit / 4)
         stop.after(max(recipe.time_limit - reserve - seconds_since_start(), 0.0))
-    provider = provider_here(recipe.spot_notice)
-    if provider is None or ranks.local_rank:
-        return lambda: None
-    watch = Watch(provider, Service(), stop)
-    watch.begin()
-    return watch.close
+    return watch_for("off" if ranks.local_rank else recipe.spot_notice, stop)
 
 
 def settle_changes(parts: Parts, resolved: Resolved) -> None:

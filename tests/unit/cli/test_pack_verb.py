@@ -190,7 +190,8 @@ def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(
     assert process.returncode == INTERRUPTED, complained
     assert said == f"packing {many} into {out}\n"
     assert complained == (
-        f"stoker: packing stopped; finished shards are kept in {out}: the same command goes on\n"
+        f"stoker: packing stopped ({signal.Signals(number).name}); finished shards are kept in "
+        f"{out}: the same command goes on\n"
     )
     assert not (out / "dataset.json").exists()
     kept = [part.stem for part in (out / ".parts").glob("[!.]*.parquet")]

@@ -1,0 +1,62 @@
+"""What is trained while things go wrong: small runs that between them use every part of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PHASES = """
+[[phases]]
+from_epoch = 0
+image_size = 16
+batch_size = 40
+
+[[phases]]
+from_epoch = 12
+image_size = 24
+batch_size = 32
+"""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A stored set, flags, and whether image and batch size change in mid-run."""
+
+    codec: str
+    flags: str
+    phases: bool = False
+
+
+RECIPES = {
+    "jpeg, sgd, ema, accumulation, mixing, clipping": Chosen(
+        "jpeg",
+        "--image-size 24 --ema --label-smoothing 0.1 --mixup-alpha 0.2 --cutmix-prob 0.3 "
+        "--micro-batch 10 --clip-grad 1",
+    ),
+    "raw, adamw, ema, one-cycle": Chosen(
+        "raw",
+        "--image-size 16 --optimizer adamw --lr 0.002 --ema --crop pad --scheduler onecycle "
+        "--warmup-epochs 1",
+    ),
+    "raw, sgd, phases": Chosen("raw", "--crop pad --lr 0.02", phases=True),
+    "jpeg, adamw, phases, accumulation": Chosen(
+        "jpeg", "--optimizer adamw --lr 0.002 --micro-batch 8 --label-smoothing 0.1", phases=True
+    ),
+}
+
+
+def command(
+    sets: dict[str, Path], run: Path, name: str, *, epochs: int = 60, more: str = ""
+) -> list[str]:
+    """The words that train a recipe; the same every time for the same run."""
+    chosen = RECIPES[name]
+    flags = (
+        f"--model resnet9_w4 --batch-size 32 --epochs {epochs} --checkpoint-interval 0.1 "
+        f"--eval-every 4 --threads 2 --no-rehearse {chosen.flags} {more}"
+    )
+    words = ["train", str(sets[chosen.codec]), "--run", str(run), *flags.split()]
+    if chosen.phases:
+        recipe = run.parent / "phases.toml"
+        recipe.write_text(PHASES)
+        words += ["--recipe", str(recipe)]
+    return words
