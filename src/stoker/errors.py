@@ -8,6 +8,8 @@ FAILED = 1
 BAD_REQUEST = 2
 INTERRUPTED = 75
 """Stopped on request with everything saved: the same command goes on from there."""
+STEPPED_ASIDE = 76
+"""Between an elastic launcher and its ranks: everything saved, start me again with other peers."""
 
 
 class StokerError(Exception):
@@ -26,3 +28,9 @@ class Interrupted(StokerError):
     """Stopped on request; the same command goes on."""
 
     exit_code = INTERRUPTED
+
+
+class PeerLost(StokerError):
+    """A rank of an elastic run cannot go on without one that is gone."""
+
+    exit_code = STEPPED_ASIDE

@@ -11,6 +11,7 @@ from chaos.conftest import Tables
 from chaos.recipes import command
 from chaos.trainers import SAVE_STAGES, Trainers, assert_bit_equal
 from stoker.run import Run
+from stoker.survive.checkpoint import manifest_of
 from stoker.survive.saving import Checkpoints
 
 RECIPE = "raw, adamw, ema, one-cycle"
@@ -86,9 +87,7 @@ def test_a_damaged_checkpoint_is_named_set_aside_and_gone_once_overtaken(
     kill = {"fault": "kill", "at": "data", "count": 60}
     assert trainers.train(argv, log, faults=[kill]) == [-9]
     checkpoints = Checkpoints(run.path)
-    newest, older = [
-        n for n in checkpoints.names() if (checkpoints.folder / n / "COMMITTED").exists()
-    ][:2]
+    newest, older = [n for n in checkpoints.names() if manifest_of(checkpoints.folder / n)][:2]
     DAMAGE[what](checkpoints.folder / newest)
     again = {"fault": "kill", "at": "starting"}
     stop_here = {"fault": "kill", "at": "forward"}

@@ -13,11 +13,13 @@ from stoker.errors import (
     FAILED,
     FINISHED,
     INTERRUPTED,
+    STEPPED_ASIDE,
     BadRequest,
     Interrupted,
     StokerError,
 )
-from stoker.fleet.ranks import MEETING_FILE
+from stoker.fleet.place import Nodes, Place
+from stoker.fleet.ranks import is_rank
 from stoker.fleet.ranks import launch as start_ranks
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.origins import Resolved
@@ -46,6 +48,17 @@ def parser() -> Parser:
         default="",
         help="go on with a run though these keys are not what they were",
     )
+    made.add_argument(
+        "--nodes",
+        metavar="MIN:MAX",
+        help="machines that train together: they may come and go. The same command on each; "
+        "they share the run directory and the packed set [this one alone]",
+    )
+    made.add_argument(
+        "--rendezvous",
+        metavar="HOST:PORT",
+        help="where the nodes meet: an address of one of them, and a free port there",
+    )
     add_recipe_flags(made)
     return made
 
@@ -57,6 +70,7 @@ def run(words: Sequence[str]) -> int:
     resolved = resolve_flags(parsed)
     if parsed.ranks < 1:
         raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
+    meeting = meeting_of(parsed.nodes, parsed.rendezvous)
     from stoker.data.index import Dataset
 
     data = packed(parsed.data, resolved.recipe.spot_notice)
@@ -69,18 +83,30 @@ def run(words: Sequence[str]) -> int:
         if run.finished and not any(change.kind == CONSENT for change in changed):
             say(f"finished already: stoker explain {path}")
             return FINISHED
-    if parsed.ranks > 1 and MEETING_FILE not in os.environ:
+    if (meeting or parsed.ranks > 1) and not is_rank():
         if stop:
             raise Interrupted("stopped before it began: the same command starts it")
+        if meeting:
+            return launch_elastic(parsed.ranks, words, data, run, stop, *meeting)
         return launch(parsed.ranks, words, data, run)
-    return OUTCOMES[train_here(data, resolved, path, stop, allowed)]
+    outcome = train_here(data, resolved, path, stop, allowed)
+    return STEPPED_ASIDE if outcome == "interrupted" and stop.aside else OUTCOMES[outcome]
+
+
+def meeting_of(nodes: str | None, rendezvous: str | None) -> tuple[Place, Nodes] | None:
+    """Where how many nodes meet; None for a run on this machine alone."""
+    if nodes is None and rendezvous is None:
+        return None
+    if nodes is None or rendezvous is None:
+        raise BadRequest("--nodes and --rendezvous go together: how many meet, and where")
+    return Place.parse(rendezvous), Nodes.parse(nodes)
 
 
 def packed(folder: str, spot_notice: str) -> Path:
     """The packed set: the folder itself, or what packing it gives."""
     from stoker.data.index import Dataset
 
-    if MEETING_FILE in os.environ and PACKED in os.environ:
+    if is_rank() and PACKED in os.environ:
         return Path(os.environ[PACKED])
     if Dataset.is_packed(folder):
         return Path(folder)
@@ -106,9 +132,11 @@ def train_here(
     if os.environ.get("RANK", "0") == "0":
         say(f"run {path}")
         listeners = (console_for(str(path), resolved.recipe.log_interval),)
+    from stoker.train.peers import naming_lost_peers
     from stoker.train.session import train
 
-    return train(data, resolved, path, listeners, stop, allowed)
+    with naming_lost_peers(Run(path)):
+        return train(data, resolved, path, listeners, stop, allowed)
 
 
 def launch(ranks: int, words: Sequence[str], data: Path, run: Run) -> int:
@@ -117,13 +145,18 @@ def launch(ranks: int, words: Sequence[str], data: Path, run: Run) -> int:
     log = run.path / "launcher.log"
     said_before = log.stat().st_size if log.exists() else 0
     extra = {PACKED: str(data)}
-    ended = start_ranks(ranks, ["train", *words, "--run", str(run.path)], log, extra)
+    arguments = ["train", *words, "--run", str(run.path)]
+    ended = start_ranks(ranks, arguments, log, extra)
+    came_to = 0
+    while ended.killed and not ended.signalled and (steps := steps_of(run)) > came_to:
+        came_to = steps
+        say(f"{', '.join(ended.killed)}: going on from the newest checkpoint")
+        ended = start_ranks(ranks, arguments, log, extra)
     if set(ended.codes) <= {FINISHED, INTERRUPTED}:
         return max(ended.codes)
     if ended.signalled and set(ended.codes) <= {FINISHED, INTERRUPTED, -ended.signalled}:
         raise Interrupted("stopped before training began: the same command goes on")
-    said = log.read_bytes()[said_before:].decode(errors="replace").splitlines()
-    ours = list(dict.fromkeys(line for line in said if line.startswith("stoker: ")))
+    said, ours = said_since(log, said_before)
     if BAD_REQUEST in ended.codes and ours:
         raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in ours))
     for line in ours or said[-20:]:
@@ -131,3 +164,58 @@ def launch(ranks: int, words: Sequence[str], data: Path, run: Run) -> int:
     raise StokerError(
         f"a rank failed or was killed (exit codes {ended.codes}); all it said is in {log}"
     )
+
+
+def steps_of(run: Run) -> int:
+    """Steps that a run has made so far."""
+    return max((event["step"] + 1 for event in run.merged("step")), default=0)
+
+
+def said_since(log: Path, place: int) -> tuple[list[str], list[str]]:
+    """The lines that ranks have written to the log from a place on, and those meant for a user."""
+    said = log.read_bytes()[place:].decode(errors="replace").splitlines()
+    return said, list(dict.fromkeys(line for line in said if line.startswith("stoker: ")))
+
+
+def launch_elastic(
+    ranks: int,
+    words: Sequence[str],
+    data: Path,
+    run: Run,
+    stop: StopWish,
+    place: Place,
+    nodes: Nodes,
+) -> int:
+    """Take part in a run over several nodes, and speak for the ranks of this one."""
+    from stoker.fleet.elastic import Launch
+    from stoker.fleet.elastic import launch as take_part
+
+    def tell(log: Path, place: int, code: int) -> None:
+        said, ours = said_since(log, place)
+        for line in ours or (said[-20:] if code == FAILED else []):
+            print(line, file=sys.stderr, flush=True)
+
+    plan = Launch(
+        ranks=ranks,
+        arguments=["train", *words, "--run", str(run.path)],
+        run_path=run.path,
+        extra={PACKED: str(data)},
+        stop=lambda: bool(stop),
+        progress=lambda: steps_of(run),
+        tell=tell,
+    )
+    say(f"waiting for nodes at {place} ({nodes})")
+    try:
+        code = take_part(plan, place, nodes)
+    except Interrupted:
+        if run.finished:
+            return FINISHED
+        raise
+    if code == FAILED:
+        raise StokerError(
+            "ranks of this node failed twice and the run came no further in between; "
+            f"all they said is in {run.path / 'launcher-*.log'}"
+        )
+    if code == INTERRUPTED:
+        say("this node has left the run: the same command joins it again")
+    return code

@@ -19,15 +19,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from stoker.errors import FINISHED, INTERRUPTED
 from stoker.fleet.local import STOP_SIGNALS, end_with_parent, usable_cores
 
 MEETING_FILE = "STOKER_MEETING_FILE"
 """Where ranks of one launch meet."""
+ELASTIC = "STOKER_ELASTIC"
+"""Tells a rank that its peers may change: it is started again with others when it steps aside."""
+DOOR = "STOKER_DOOR"
+"""The socket, opened by the launcher, at which rank 0 of an elastic run is met."""
 GRACE_S = 20.0
 """How long other ranks may take to notice that one has failed, before they are told, then ended."""
+STRAGGLER_S = 5.0
+"""How long other ranks may take to follow one that has stopped on request."""
 ORDERLY = (FINISHED, INTERRUPTED)
+KILLS = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
 _POLL_S = 0.05
 
 
@@ -37,6 +45,15 @@ class Ended:
 
     codes: list[int]
     signalled: signal.Signals | None
+
+    @property
+    def killed(self) -> list[str]:
+        """Ranks that somebody killed, or that broke down, in words."""
+        return [
+            f"rank {rank} was killed ({signal.Signals(-code).name})"
+            for rank, code in enumerate(self.codes)
+            if code in KILLS
+        ]
 
 
 def launch(
@@ -55,15 +72,8 @@ def launch(
     try:
         with log.open("ab") as errors:
             for rank in range(ranks):
-                running.append(  # noqa: PERF401 - a signal must find those that run already
-                    subprocess.Popen(
-                        [sys.executable, "-m", "stoker", *arguments],
-                        env={**environment(rank, ranks, meeting / "ranks"), **(extra or {})},
-                        stderr=errors,
-                        start_new_session=True,
-                        preexec_fn=end_with_parent,
-                    )
-                )
+                told = {**environment(rank, ranks, meeting / "ranks"), **(extra or {})}
+                running.append(start(arguments, told, errors))
         wait_for_all(running)
         return Ended([rank.returncode for rank in running], next(iter(passed_on), None))
     finally:
@@ -72,29 +82,61 @@ def launch(
         shutil.rmtree(meeting, ignore_errors=True)
 
 
+def start(
+    arguments: Sequence[str], told: Mapping[str, str], errors: IO[bytes], doors: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """One rank, with the variables it is told, and the sockets that are opened for it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "stoker", *arguments],
+        env=told,
+        stderr=errors,
+        pass_fds=doors,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+    )
+
+
 def environment(rank: int, ranks: int, meeting: Path) -> dict[str, str]:
     """The variables that torch.distributed and our own `Ranks.join` read."""
     return {
-        **os.environ,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
+        **numbers(rank, ranks, rank, ranks),
         MEETING_FILE: str(meeting),
-        "OMP_NUM_THREADS": str(max(1, usable_cores() // ranks)),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
 
 
+def numbers(rank: int, world: int, local_rank: int, local_world: int) -> dict[str, str]:
+    """Who a rank is, among all and on its machine, and its share of the cores."""
+    return {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "OMP_NUM_THREADS": str(max(1, usable_cores() // local_world)),
+    }
+
+
+def is_rank() -> bool:
+    """Whether this process was started as a rank by a launcher of ours."""
+    return MEETING_FILE in os.environ or ELASTIC in os.environ
+
+
 def wait_for_all(running: list[subprocess.Popen[bytes]]) -> None:
-    """Until every rank has ended; once one has failed, the others get some time, then a signal."""
-    failed_at = float("inf")
-    warned = False
+    """Until every rank has ended; once one has failed, the others get some time, then a signal. One
+    that was asked to stop where it cannot wait for the others (compiling) is followed by them."""
+    failed_at = stopped_at = float("inf")
+    warned = asked = False
     while any(rank.poll() is None for rank in running):
         time.sleep(_POLL_S)
         now = time.monotonic()
         if any(rank.poll() not in (None, *ORDERLY) for rank in running):
             failed_at = min(failed_at, now)
+        if any(rank.poll() == INTERRUPTED for rank in running):
+            stopped_at = min(stopped_at, now)
+        if now - stopped_at > STRAGGLER_S and not asked:
+            signal_all(running, signal.SIGUSR1)
+            asked = True
         if now - failed_at > GRACE_S and not warned:
             signal_all(running, signal.SIGTERM)
             warned = True

@@ -60,6 +60,11 @@ class Timeline:
             Phase(from_epoch=0, image_size=recipe.image_size, batch_size=recipe.batch_size),
         )
         total = recipe.epochs * samples
+        if position and total - position < phases[-1].batch_size:
+            raise BadRequest(
+                f"the run is at epoch {position / samples:.2f}: {recipe.epochs} epochs leave less "
+                "than one batch to train; raise --epochs"
+            )
         stretches: list[Stretch] = []
         for phase, following in zip(phases, (*phases[1:], None), strict=True):
             if following and position >= following.from_epoch * samples > 0:
@@ -96,7 +101,7 @@ class Timeline:
         starts = [stretch.first_position for stretch in self.stretches]
         stretch = self.stretches[bisect_right(starts, position) - 1]
         done, rest = divmod(position - stretch.first_position, stretch.batch_size)
-        if rest or not 0 <= position < self.end:
+        if rest or not starts[0] <= position < self.end:
             raise ValueError(f"no batch starts at position {position}")
         return Batch(stretch.first_step + done, position, stretch.batch_size, stretch.image_size)
 
@@ -107,8 +112,10 @@ class Timeline:
         done = step - stretch.first_step
         return self.batch_at(stretch.first_position + done * stretch.batch_size)
 
-    def batches(self, position: int = 0) -> Iterator[Batch]:
-        """The batches from a position to the end of the run."""
+    def batches(self, position: int | None = None) -> Iterator[Batch]:
+        """The batches from a position (or the very first) to the end of the run."""
+        if position is None:
+            position = self.stretches[0].first_position
         while position < self.end:
             batch = self.batch_at(position)
             yield batch

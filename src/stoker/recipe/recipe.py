@@ -113,6 +113,7 @@ class Recipe:
         "skip",
         "after bad numbers and a roll-back: skip the batch, cut the learning rate, or stop",
         choices=("skip", "cut", "stop", "off"),
+        rare=True,
     )
 
     amp: str = key("off", "arithmetic of the forward pass", choices=("off", "tf32", "bf16", "fp16"))

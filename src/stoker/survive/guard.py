@@ -65,7 +65,7 @@ class LossWatch:
     """Counts the steps on which the loss is far above that of guessing."""
 
     chance: float
-    """The loss of guessing: the logarithm of the number of classes."""
+    """The loss of guessing: the logarithm of the number of classes. Infinite: nobody watches."""
     from_step: int = 0
     """Earlier steps do not count: the warm-up."""
     streak: int = 0
@@ -74,7 +74,7 @@ class LossWatch:
 
     def add(self, step: int, loss: float) -> None:
         self.recent.append((step, loss))
-        if step < self.from_step or loss <= self.limit:
+        if step < self.from_step or loss <= self.limit or math.isinf(self.limit):
             self.streak = 0
             return
         if not self.streak:

@@ -31,9 +31,14 @@ class Interval:
 
     def words(self) -> str:
         return (
-            f"saves every {self.seconds:.3g} s: costs {self.share:.2%} of the time, "
-            f"a lost machine costs {self.seconds / 2:.2g} s of work on average"
+            f"saves every {seconds(self.seconds)}: costs {self.share:.2%} of the time, "
+            f"a lost machine costs {seconds(self.seconds / 2)} of work on average"
         )
+
+
+def seconds(number: float) -> str:
+    """Seconds as one says them."""
+    return f"{number:.0f} s" if number >= 10 else f"{number:.2g} s"
 
 
 def derive(cost_s: float, hours_between_interruptions: float) -> Interval:

@@ -59,9 +59,11 @@ class Remedies:
         self.path = run_path
         try:
             rows = json.loads((run_path / FILE).read_bytes())
+            self.taken = [Remedy(**row) for row in rows]
         except FileNotFoundError:
-            rows = []
-        self.taken = [Remedy(**row) for row in rows]
+            self.taken = []
+        except (ValueError, TypeError) as error:
+            raise StokerError(f"{run_path / FILE} is damaged: {error}") from error
 
     def skips(self, position: int) -> bool:
         return any(r.kind == "skip" and r.position == position for r in self.taken)
@@ -74,8 +76,8 @@ class Remedies:
         """Images a rank holds at once, after all that did not fit."""
         size = recipe.micro_batch
         for remedy in self.taken:
-            if remedy.kind == "micro_batch" and recipe.micro_batch in (0, remedy.before):
-                size = remedy.after if size in (0, remedy.before) else size
+            if remedy.kind == "micro_batch" and size in (0, remedy.before):
+                size = remedy.after
         return size
 
     def choose(

@@ -172,13 +172,29 @@ class Checkpoints:
         for name in self.names():
             if step_and_save(name)[0] > step:
                 self._set_aside(name, DIVERGED)
+        self._mend_best()
 
     def _set_aside(self, name: str, why: str = TORN) -> None:
         """Give a folder a name under which nobody takes it for a checkpoint."""
         aside = self.folder / f"{name}{why}"
         shutil.rmtree(aside, ignore_errors=True)
-        with suppress(OSError):  # where nothing can be renamed it stays, and is passed over
+        try:
             (self.folder / name).rename(aside)
+        except OSError:  # where nothing can be renamed it stays, without its marker
+            with suppress(OSError):
+                (self.folder / name / MARKER).unlink(missing_ok=True)
+
+    def _mend_best(self) -> None:
+        """Let `best` name the newest that was the best when it was saved, or nothing."""
+        best = self.pointer("best")
+        if best is None or manifest_of(self.folder / best):
+            return
+        kept = [(name, manifest_of(self.folder / name)) for name in self.names()]
+        former = [name for name, manifest in kept if manifest and manifest.get("is_best")]
+        if former:
+            write_bytes(self.run_path / "best", former[0].encode())
+        else:
+            (self.run_path / "best").unlink(missing_ok=True)
 
     def _prune(self, keep: int) -> None:
         """Remove all but the newest few, the last and the best, and what is torn and overtaken."""

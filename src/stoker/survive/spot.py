@@ -44,6 +44,9 @@ class Notice:
     provider: str
     at: float
 
+    def __post_init__(self) -> None:
+        self.words()
+
     def words(self) -> str:
         clock = datetime.fromtimestamp(self.at, UTC).strftime("%H:%M:%S UTC")
         return f"spot notice: {self.provider} takes this machine at {clock}"
@@ -54,10 +57,13 @@ class Service:
 
     def __init__(self, url: str | None = None) -> None:
         url = url or os.environ.get(ENDPOINT, USUAL_ENDPOINT)
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:
+            self._host = ""
+        if not self._host or parts.scheme != "http":
             raise BadRequest(f"{ENDPOINT} must look like {USUAL_ENDPOINT}, not {url!r}")
-        self._host, self._port = parts.hostname, parts.port
         self._token = ""
 
     def ask(self, path: str, headers: Mapping[str, str], method: str = "GET") -> tuple[int, str]:
@@ -76,12 +82,15 @@ class Service:
             life = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_LIFE_S)}
             status, self._token = self.ask(TOKEN_PATH, life, "PUT")
             if status != 200:
-                self._token = ""
+                self.forget_token()
                 return status, ""
         status, text = self.ask(path, {"X-aws-ec2-metadata-token": self._token})
         if status == 401:
-            self._token = ""
+            self.forget_token()
         return status, text
+
+    def forget_token(self) -> None:
+        self._token = ""
 
 
 def aws(service: Service) -> float | None:
@@ -180,11 +189,13 @@ class Watch:
         """Ask once."""
         try:
             at = PROVIDERS[self.name].look(self.service)
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            notice = None if at is None else Notice(self.name, at)
+        except Exception:  # whatever a service may answer, the next question is asked
             self.silent += 1
+            self.service.forget_token()
             return None
         self.silent = 0
-        return None if at is None else Notice(self.name, at)
+        return notice
 
     def _watch(self) -> None:
         every = PROVIDERS[self.name].every_s
@@ -196,4 +207,4 @@ class Watch:
                 return
             if self.silent == 3:
                 self.stop.notes.append(f"nobody answers for {self.name}: no spot notices")
-            pause = min(every * 2 ** max(self.silent - 3, 0), SLOWEST_S)
+            pause = min(every * 2 ** min(max(self.silent - 3, 0), 10), SLOWEST_S)

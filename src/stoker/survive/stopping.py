@@ -3,6 +3,7 @@
 Invariants: a signal only raises a flag; the loop looks at it between steps and leaves in order,
 with a checkpoint. The same wish twice is still one wish: Ctrl-C reaches a whole process group.
 Where nothing can be lost and nothing is looked at for long (compiling), a wish is an exception.
+In an elastic run SIGTERM is the launcher's: "save, you start again with other peers".
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from stoker.fleet.local import STOP_SIGNALS
+from stoker.fleet.ranks import ELASTIC
 
 
 class StopNow(BaseException):
@@ -30,24 +31,32 @@ class StopWish:
         self.reason: str | None = None
         self.notes: list[str] = []
         """What whoever watches for us has to say."""
+        self._elastic = ELASTIC in os.environ
+        self._for_good = False
         self._before: dict[signal.Signals, Any] = {}
-        self._deadline = float("inf")
         self._at_once = False
 
     def __bool__(self) -> bool:
-        if time.monotonic() > self._deadline:
-            self.wish("its time limit")
         return self.reason is not None
 
+    @property
+    def aside(self) -> bool:
+        """Whether this process, when it stops, does so only to start again with other peers."""
+        return self._elastic and not self._for_good
+
     def wish(self, reason: str) -> None:
+        self._for_good = True
         self.reason = self.reason or reason
-        if self._at_once and threading.current_thread() is not threading.main_thread():
+        elsewhere = threading.current_thread() is not threading.main_thread()
+        if elsewhere and self._at_once and self._before:
             # The main thread hears signals only; the handler raises there.
             os.kill(os.getpid(), signal.SIGUSR1)
 
     def after(self, seconds: float) -> None:
         """Wish it when so many seconds have passed."""
-        self._deadline = time.monotonic() + seconds
+        timer = threading.Timer(seconds, self.wish, ("its time limit",))
+        timer.daemon = True
+        timer.start()
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -72,7 +81,10 @@ class StopWish:
         self._before = {}
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
-        self.wish(signal.Signals(number).name)
+        if self._elastic and number == signal.SIGTERM:
+            self.reason = self.reason or "the nodes of the run change"
+        else:
+            self.wish(signal.Signals(number).name)
         if self._at_once:
             self._at_once = False
             raise StopNow

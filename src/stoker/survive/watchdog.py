@@ -126,7 +126,10 @@ class Watchdog:
                 reported = 0
             elif still > self.limit_s * (reported + 1):
                 reported += 1
-                words = self._report(still)
+                try:
+                    words = self._report(still)
+                except Exception as error:  # a full disk, say: to give up matters more
+                    words = f"no step for {still:.0f} s ({error})"
                 if reported >= self._patience:
                     self._give_up(words)
 

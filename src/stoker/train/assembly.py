@@ -17,8 +17,9 @@ from stoker.data.crops import View
 from stoker.data.index import Dataset, SplitIndex
 from stoker.data.loader import Loader
 from stoker.data.order import Order, lanes_for
-from stoker.errors import INTERRUPTED, BadRequest, StokerError
+from stoker.errors import INTERRUPTED, STEPPED_ASIDE, BadRequest, StokerError
 from stoker.faults import reach
+from stoker.fleet.ranks import ELASTIC
 from stoker.measure.spans import PARTS
 from stoker.recipe.changes import Change
 from stoker.recipe.position import Timeline
@@ -31,7 +32,7 @@ from stoker.survive.rehearsal import Reader, Rehearsed, rehearse
 from stoker.survive.remedies import Remedies
 from stoker.survive.saving import Checkpoints
 from stoker.survive.stopping import StopWish
-from stoker.survive.watchdog import Standing, Watchdog, stacks
+from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, stacks
 from stoker.train.device import batch_memory, input_maker, set_arithmetic
 from stoker.train.evaluate import Evaluator
 from stoker.train.loop import Loop
@@ -173,7 +174,9 @@ def rehearsal(parts: Parts, snapshot: Snapshot) -> Rehearsed | None:
 
 
 def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step: Step) -> Watchdog:
-    """Somebody who notices when this rank stands still."""
+    """Somebody who notices when this rank stands still. Where peers may be replaced, the first
+    stall is the last: the launcher gathers those who are left."""
+    elastic = ELASTIC in os.environ
 
     def standing(still_s: float) -> Standing:
         phase = step.spans.now
@@ -193,7 +196,7 @@ def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step
         events.write("end", outcome="interrupted", reason=words, parts={})
         events.flush()
         print(f"stoker: {words}; the same command goes on", file=sys.stderr, flush=True)
-        os._exit(INTERRUPTED)
+        os._exit(STEPPED_ASIDE if elastic else INTERRUPTED)
 
     return Watchdog(
         standing,
@@ -202,6 +205,7 @@ def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step
         after_s=recipe.stall_after,
         say=lambda words: print(f"stoker: {words}", file=sys.stderr, flush=True),
         give_up=give_up,
+        patience=1 if elastic else GIVE_UP_AFTER,
     )
 
 

@@ -10,18 +10,37 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import BadRequest
 from stoker.fleet.local import usable_cores
-from stoker.fleet.ranks import MEETING_FILE
+from stoker.fleet.ranks import DOOR, ELASTIC, MEETING_FILE
 
 SECONDS_BETWEEN_MEETINGS = 0.5
 STEPS_BETWEEN_MEETINGS = 25
+PATIENCE = timedelta(seconds=300)
+"""How long ranks of an elastic run wait for one that hangs. That a node is lost, their launcher
+knows much sooner; this is for a rank that is stuck while its launcher lives."""
+
+
+def elastic_store() -> Store:
+    """Where the ranks of a round meet: rank 0 through the door that its launcher has opened, which
+    is on one address only; torch by itself would listen on all."""
+    door = os.environ.get(DOOR)
+    return TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=door is not None,
+        master_listen_fd=int(door) if door else None,
+        wait_for_workers=False,
+        timeout=PATIENCE,
+    )
 
 
 @dataclass(frozen=True)
@@ -53,9 +72,14 @@ class Ranks:
             torch.set_num_threads(max(1, usable_cores() // local_world))
         if world > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            meeting = os.environ.get(MEETING_FILE)
-            where = f"file://{meeting}" if meeting else "env://"
-            dist.init_process_group(backend, init_method=where, rank=rank, world_size=world)
+            if ELASTIC in os.environ:
+                dist.init_process_group(
+                    backend, store=elastic_store(), rank=rank, world_size=world, timeout=PATIENCE
+                )
+            else:
+                meeting = os.environ.get(MEETING_FILE)
+                where = f"file://{meeting}" if meeting else "env://"
+                dist.init_process_group(backend, init_method=where, rank=rank, world_size=world)
         return cls(rank, world, local_rank, local_world, device)
 
     @property

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from stoker.data.index import Dataset
+from stoker.fleet.ranks import ELASTIC
 from stoker.measure.machine import seconds_since_start
 from stoker.recipe.changes import CONSENT, Change
 from stoker.recipe.origins import Resolved, show_config
@@ -31,11 +32,14 @@ from stoker.survive.spot import watch_for
 from stoker.survive.stopping import StopWish
 from stoker.train.assembly import Parts, assemble, prepare
 from stoker.train.loop import Loop
+from stoker.train.peers import naming_lost_peers
 from stoker.train.ranks import Ranks
 from stoker.train.record import record_of
 
 FINISHED, STOPPED = "finished", "interrupted"
 TROUBLED = "rolled back"
+LOCK_PATIENCE_S = {False: 10.0, True: 45.0}
+"""By whether the run is elastic: then a node that is cut off may hold the lock until it notices."""
 
 
 def train(
@@ -58,7 +62,7 @@ def train(
         leaving.callback(run.unlock)
         prepared = prepare(dataset, recipe, ranks)
         if ranks.first:
-            run.lock()
+            run.lock(LOCK_PATIENCE_S[ELASTIC in os.environ])
             run.create(record_of(resolved, dataset, prepared.lanes), show_config(resolved))
         ranks.meet()
         changed = run.compare(recipe, dataset, allowed)
@@ -119,8 +123,9 @@ def attend(parts: Parts) -> str | Trouble:
     events, stop = parts.events, parts.stop
     loop = None
     try:
-        loop = assemble(parts)
-        outcome = FINISHED if loop.run() else STOPPED
+        with naming_lost_peers(parts.run, parts.attempt, events):
+            loop = assemble(parts)
+            outcome = FINISHED if loop.run() else STOPPED
         reason = None if outcome == FINISHED else (stop.reason or "another rank was told to stop")
         note_end(events, loop, outcome, reason)
         return outcome
@@ -156,7 +161,7 @@ def mend(trouble: Trouble, loop: Loop, parts: Parts) -> None:
         Checkpoints(run.path).set_aside_after(trouble.since)
     ranks.meet()
     newest, _ = Checkpoints(run.path).newest()
-    batch = loop.timeline.batch_of_step(trouble.step)
+    batch = loop.timeline.batch_of_step(min(trouble.step, loop.timeline.steps - 1))
     shares = cuts(batch.size, ranks.world)
     holds = loop.step.micro_batch or max(b - a for a, b in pairwise(shares))
     remedies = Remedies(run.path)

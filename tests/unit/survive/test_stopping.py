@@ -83,3 +83,40 @@ def test_releasing_what_was_never_taken_changes_nothing() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     StopWish().release()
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.parametrize(
+    ("elastic", "signals", "aside"),
+    [
+        (False, [], False),
+        (False, ["SIGTERM"], False),
+        (True, [], True),
+        (True, ["SIGTERM"], True),
+        (True, ["SIGUSR1"], False),
+        (True, ["SIGINT"], False),
+        (True, ["SIGTERM", "SIGUSR2"], False),
+        (True, ["SIGUSR2", "SIGTERM"], False),
+    ],
+)
+def test_in_an_elastic_run_sigterm_means_step_aside(
+    monkeypatch: pytest.MonkeyPatch, elastic: bool, signals: list[str], aside: bool
+) -> None:
+    if elastic:
+        monkeypatch.setenv("STOKER_ELASTIC", "1")
+    wish = StopWish()
+    wish.listen()
+    try:
+        for name in signals:
+            send(name, wish)
+            time.sleep(0.05)
+        assert bool(wish) == bool(signals)
+        assert wish.aside == aside
+    finally:
+        wish.release()
+
+
+def test_a_wish_from_elsewhere_is_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_ELASTIC", "1")
+    wish = StopWish()
+    wish.wish("the price went up")
+    assert not wish.aside

@@ -1,0 +1,58 @@
+"""Who is lost when ranks can no longer talk to each other.
+
+Invariants: a rank that loses its peers says so in its events before it looks for the others' words:
+whoever has said nothing a moment later is the one that is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+
+from stoker.errors import PeerLost, StokerError
+from stoker.fleet.ranks import ELASTIC
+from stoker.run import Events, Run
+
+A_MOMENT_S = 1.0
+SAID = ("peer_lost", "end")
+
+
+@contextmanager
+def naming_lost_peers(
+    run: Run, attempt: int | None = None, events: Events | None = None
+) -> Iterator[None]:
+    """Turn a broken collective into words about who is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_broken_collective(error):
+            raise
+        kind = PeerLost if ELASTIC in os.environ else StokerError
+        if attempt is None or events is None:
+            raise kind("a rank was lost before this attempt had begun") from error
+        events.write("peer_lost", reason=str(error).splitlines()[0])
+        events.flush()
+        time.sleep(A_MOMENT_S)
+        raise kind(lost_words(run, attempt)) from error
+
+
+def is_broken_collective(error: RuntimeError) -> bool:
+    """gloo raises plain errors that name its source; everything else has a type."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
+def lost_words(run: Run, attempt: int) -> str:
+    """Which ranks of an attempt went without a word, and where they ran."""
+    lost = []
+    for rank in run.ranks(attempt):
+        events = list(run.attempt_events(attempt, rank))
+        if not any(event["kind"] in SAID for event in events):
+            hosts = [e["environment"]["host"] for e in events if e["kind"] == "attempt"]
+            lost.append(f"rank {rank}" + "".join(f" on {host}" for host in hosts))
+    if not lost:
+        return "ranks lost the connection to each other; all of them are alive"
+    return f"lost {', '.join(lost)}: what was saved before is safe"

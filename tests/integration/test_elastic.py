@@ -1,0 +1,222 @@
+"""Nodes that come and go: two machines with one disk, killed, cut off, and told to leave.
+
+Every time is read from the run directory: the moment of the first step of an attempt with so many
+ranks, against the moment of the fault.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from integration.namespaces import Cluster, Machine, missing
+from samples import image_folder
+from stoker.data.pack import pack
+from stoker.data.shard import Storage
+from stoker.run import Event, Run
+
+IMAGES, BATCH, EPOCHS = 400, 40, 120
+TRAIN = (
+    f"train packed --run run --model resnet9_w4 --image-size 24 --batch-size {BATCH} "
+    f"--epochs {EPOCHS} --eval-every {EPOCHS} --checkpoint-interval 1 --nodes 1:2"
+).split()
+GONE = "is gone: start the same command again on every node, it goes on from the newest checkpoint"
+
+no_machines = missing()
+pytestmark = [
+    pytest.mark.skipif(no_machines is not None, reason=no_machines or ""),
+    pytest.mark.timeout(300),
+    pytest.mark.slow,
+]
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("disk")
+    folder = image_folder(root / "pictures", classes=4, images=IMAGES // 4, val=5, size=(28, 28))
+    return pack(folder, root / "packed", storage=Storage(codec="raw"), shard_images=64)
+
+
+@dataclass
+class Site:
+    """Two machines and the run they share. The first has rank 0, by the order of addresses."""
+
+    folder: Path
+    machines: list[Machine]
+    host: int = 0
+    """The machine that hosts the rendezvous."""
+
+    @property
+    def run(self) -> Run:
+        return Run(self.folder / "run")
+
+    def start(self, number: int, *more: str) -> subprocess.Popen[str]:
+        words = [*TRAIN, "--rendezvous", f"{self.machines[self.host].address}:29400", *more]
+        machine = self.machines[number]
+        return machine.start(words, self.folder, self.folder / f"{machine.name}.out")
+
+    def printed(self, number: int) -> str:
+        return (self.folder / f"{self.machines[number].name}.out").read_text()
+
+    def first_step(self, world: int, after: float) -> Event | None:
+        """The first step of an attempt with so many ranks that began after a moment."""
+        for attempt in self.run.attempts():
+            start = self.run.start_of(attempt)
+            if start and start["world"] == world and start["time"] > after:
+                for event in self.run.attempt_events(attempt):
+                    if event["kind"] == "step":
+                        return event
+        return None
+
+    def trains(self, world: int, after: float, timeout_s: float = 60.0) -> float:
+        """Seconds from a moment to the first step that so many ranks made together."""
+        self.wait(lambda: self.first_step(world, after) is not None, timeout_s)
+        step = self.first_step(world, after)
+        assert step is not None
+        return float(step["time"]) - after
+
+    def wait(self, happened: Callable[[], bool], timeout_s: float) -> None:
+        give_up = time.monotonic() + timeout_s
+        while not happened():
+            assert time.monotonic() < give_up, self.everything()
+            time.sleep(0.1)
+
+    def everything(self) -> str:
+        logs = [*self.folder.glob("*.out"), *self.run.path.glob("*.log")]
+        return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in logs)
+
+    def finish(self, *launchers: subprocess.Popen[str]) -> list[int]:
+        return [launcher.wait(timeout=120) for launcher in launchers]
+
+    def assert_whole(self) -> None:
+        """Finished, and every sample was seen exactly once in every epoch."""
+        assert self.run.finished
+        position = 0
+        for number, step in enumerate(self.run.steps()):
+            assert (step["step"], step["position"]) == (number, position)
+            assert step["images"] == step["batch"]
+            position += step["batch"]
+        assert position == EPOCHS * IMAGES
+
+
+@pytest.fixture
+def site(disk: Path, tmp_path: Path) -> Iterator[Site]:
+    (tmp_path / "packed").symlink_to(disk)
+    cluster = Cluster(2)
+    try:
+        yield Site(tmp_path, cluster.machines)
+    finally:
+        cluster.remove()
+
+
+Record = Callable[[str, object], None]
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["rank 0", "rank 1"])
+def test_a_node_is_killed_and_comes_back(site: Site, record_property: Record, victim: int) -> None:
+    began, name = time.time(), site.machines[victim].name
+    site.host = survivor = 1 - victim
+    first, second = site.start(survivor), site.start(victim)
+    record_property("start_s", site.trains(world=2, after=began))
+
+    killed = time.time()
+    site.machines[victim].kill()
+    alone_s = site.trains(world=1, after=killed)
+    record_property("alone_s", alone_s)
+    assert alone_s < 25
+    assert second.wait() == -signal.SIGKILL
+    site.wait(lambda: f"lost rank {victim} on {name}" in site.printed(survivor), 5)
+    assert "Traceback" not in site.everything()
+
+    back = time.time()
+    second = site.start(victim)
+    together_s = site.trains(world=2, after=back)
+    record_property("together_s", together_s)
+    assert together_s < 25
+    hosts = {
+        event["environment"]["host"]
+        for rank in range(2)
+        for event in site.run.attempt_events(site.run.attempts()[-1], rank)
+        if event["kind"] == "attempt"
+    }
+    assert hosts == {"node-a", "node-b"}
+
+    assert site.finish(first, second) == [0, 0], site.everything()
+    site.assert_whole()
+
+
+def test_a_link_is_down_for_half_a_minute(site: Site, record_property: Record) -> None:
+    """The node that is cut off ends with 75, nothing of it stays; the other goes on alone."""
+    began = time.time()
+    first, second = site.start(0), site.start(1)
+    site.trains(world=2, after=began)
+
+    cut = time.time()
+    site.machines[1].link("down")
+    left_s = second.wait(timeout=45) and time.time() - cut
+    record_property("cut_off_node_ended_s", left_s)
+    assert second.returncode == 75, site.everything()
+    assert GONE in site.printed(1)
+    assert not site.machines[1].processes()
+    time.sleep(max(0.0, cut + 30 - time.time()))
+    site.machines[1].link("up")
+    alone_s = site.trains(world=1, after=cut)
+    record_property("alone_s", alone_s)
+    assert alone_s < 45
+    assert first.poll() is None
+
+    second = site.start(1)
+    assert site.finish(first, second) == [0, 0], site.everything()
+    site.assert_whole()
+
+
+def test_the_host_of_the_rendezvous_is_killed(site: Site, record_property: Record) -> None:
+    began = time.time()
+    _, second = site.start(0), site.start(1)
+    site.trains(world=2, after=began)
+
+    killed = time.time()
+    site.machines[0].kill()
+    assert second.wait(timeout=40) == 75, site.everything()
+    record_property("ended_s", time.time() - killed)
+    assert not site.machines[1].processes()
+    assert GONE in site.printed(1)
+    assert "lost rank 0 on node-a" in site.printed(1)
+    assert "Traceback" not in site.everything()
+
+    again = time.time()
+    launchers = site.start(0), site.start(1)
+    record_property("resumed_s", site.trains(world=2, after=again))
+    assert site.finish(*launchers) == [0, 0], site.everything()
+    site.assert_whole()
+
+
+def test_a_node_is_told_to_leave_and_nothing_listens_to_strangers(
+    site: Site, record_property: Record
+) -> None:
+    began = time.time()
+    first, second = site.start(0, "--ranks", "2"), site.start(1, "--ranks", "2")
+    site.trains(world=4, after=began)
+    for machine in site.machines:
+        listeners = machine.listeners()
+        assert listeners
+        assert {place.rpartition(":")[0] for place in listeners} == {machine.address}
+
+    told = time.time()
+    second.send_signal(signal.SIGUSR1)
+    assert second.wait(timeout=30) == 75, site.everything()
+    record_property("left_s", time.time() - told)
+    assert not site.machines[1].processes()
+    record_property("alone_s", site.trains(world=2, after=told))
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=30) == 75, site.everything()
+    starts = site.run.starts()
+    assert starts[1]["step"] == next(
+        event["step"] for event in site.run.attempt_events(1) if event["kind"] == "end"
+    ), "all that was done before somebody left is saved"

@@ -1,0 +1,236 @@
+"""Elastic runs, the parts: what is parsed, signed, shared, and decided from exit codes."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, SIGUSR1
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore, TCPStore
+from torch.distributed.elastic.rendezvous.api import RendezvousStateError
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+
+from stoker.errors import BadRequest, Interrupted, StokerError
+from stoker.fleet import rendezvous
+from stoker.fleet.elastic import end, verdict
+from stoker.fleet.place import Nodes, Place, interface_of, listening
+from stoker.fleet.rendezvous import PARTED, PULSES_MISSED, Call, News, Rendezvous, Round
+from stoker.fleet.signed import Signed, shared_key
+
+KEY = b"k" * 32
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "words"),
+    [("2", Nodes(2, 2), "2"), ("1:4", Nodes(1, 4), "1 to 4"), ("3:3", Nodes(3, 3), "3")],
+)
+def test_nodes_are_a_number_or_a_range(text: str, nodes: Nodes, words: str) -> None:
+    assert Nodes.parse(text) == nodes
+    assert str(nodes) == words
+
+
+@pytest.mark.parametrize("text", ["", "0", "0:2", "3:2", "two", "1:", ":2", "1:2:3", "-1"])
+def test_other_numbers_of_nodes_are_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="--nodes"):
+        Nodes.parse(text)
+
+
+def test_a_place_is_a_host_and_a_port() -> None:
+    assert Place.parse("10.0.0.1:29400") == Place("10.0.0.1", 29400)
+    assert str(Place("node-a", 1)) == "node-a:1"
+
+
+@pytest.mark.parametrize("text", ["", "node-a", "node-a:", ":29400", "node-a:0", "a:70000", "a:b"])
+def test_other_places_are_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="--rendezvous"):
+        Place.parse(text)
+
+
+def test_loopback_is_found_and_an_unknown_address_is_named() -> None:
+    place = Place("127.0.0.1", 29400)
+    assert place.local_address() == "127.0.0.1"
+    assert interface_of("127.0.0.1") == "lo"
+    with pytest.raises(BadRequest, match="GLOO_SOCKET_IFNAME"):
+        interface_of("192.0.2.77")
+
+
+def test_one_hosts_on_its_own_address_and_the_others_do_not() -> None:
+    with listening("127.0.0.1", 0) or pytest.fail("no port") as first:
+        address, port = first.getsockname()
+        assert address == "127.0.0.1"
+        assert Place("127.0.0.1", port).listen() is None
+    assert Place("192.0.2.77", 29400).listen() is None
+
+
+class Bomb:
+    """What an intruder would like to have unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("unpickled",))
+
+
+def test_what_was_signed_comes_back_and_is_replaced_by_its_token() -> None:
+    store = HashStore()
+    ours, theirs = (Signed(C10dRendezvousBackend(store, "run"), KEY) for _ in range(2))
+    assert ours.get_state() is None
+    first = ours.set_state(b"one")
+    assert first is not None and first[0] == b"one" and first[2]
+    stale = theirs.set_state(b"two")
+    assert stale is not None and stale[0] == b"one" and not stale[2]
+    after = theirs.set_state(b"two", stale[1])
+    assert after is not None and after[0] == b"two" and after[2]
+    assert (ours.get_state() or pytest.fail("empty"))[0] == b"two"
+
+
+@pytest.mark.parametrize("forged", [b"", b"short", b"x" * 100, "other key"])
+def test_a_forged_state_is_refused_before_anybody_reads_it(forged: bytes | str) -> None:
+    inner = C10dRendezvousBackend(HashStore(), "run")
+    if isinstance(forged, str):
+        Signed(inner, b"o" * 32).set_state(b"state")
+    else:
+        inner.set_state(forged)
+    ours = Signed(inner, KEY)
+    with pytest.raises(RendezvousStateError):
+        ours.get_state()
+    with pytest.raises(RendezvousStateError):
+        ours.set_state(b"mine")
+
+
+@pytest.mark.timeout(60)
+def test_a_store_with_an_intruders_pickle_ends_with_words() -> None:
+    port = free_port()
+    ours = Rendezvous(Place("127.0.0.1", port), Nodes(1, 1), KEY, lambda: False)
+    assert ours.hosts
+    intruder = C10dRendezvousBackend(TCPStore("127.0.0.1", port, is_master=False), "stoker")
+    intruder.set_state(pickle.dumps(Bomb()))
+    with pytest.raises(StokerError, match="was not read"):
+        ours.next_round()
+
+
+def free_port() -> int:
+    with listening("127.0.0.1", 0) or pytest.fail("no port") as door:
+        return int(door.getsockname()[1])
+
+
+@pytest.mark.timeout(60)
+def test_one_node_makes_a_round_alone() -> None:
+    alone = Rendezvous(Place("127.0.0.1", free_port()), Nodes(1, 1), KEY, lambda: False)
+    round = alone.next_round()
+    assert (round.node, round.nodes, round.address) == (0, 1, "127.0.0.1")
+    assert round.door is not None and round.door.getsockname() == ("127.0.0.1", round.port)
+    round.door.close()
+    assert alone.news(round) == News()
+    alone.part(round, finished=True)
+
+
+def test_a_node_without_a_pulse_is_lost_and_one_that_parted_is_not() -> None:
+    store = HashStore()
+    ours, other, parted = (Round(node, 3, store, "127.0.0.1", 1, None) for node in range(3))
+    other.look()
+    parted.look()
+    store.add("pulse2", PARTED)
+    looks = [ours.look() for _ in range(PULSES_MISSED + 2)]
+    assert looks == [0] * (PULSES_MISSED + 1) + [1]
+    other.look()
+    assert ours.look() == 0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("hosts", [True, False], ids=["no peers", "no host"])
+def test_a_stop_ends_the_wait_for_others(hosts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, stop = Place("127.0.0.1", free_port()), threading.Event()
+    if not hosts:
+        monkeypatch.setattr(Place, "listen", lambda self: None)
+    timer = threading.Timer(2.0, stop.set)
+    timer.start()
+    with pytest.raises(Interrupted, match="the same command goes on"):
+        Rendezvous(place, Nodes(2, 2), KEY, stop.is_set).next_round()
+    timer.join()
+
+
+@pytest.mark.timeout(60)
+def test_a_host_that_never_comes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Place, "listen", lambda self: None)
+    monkeypatch.setattr(rendezvous, "JOIN_S", 1)
+    with pytest.raises(Interrupted, match="nobody answers at 127"):
+        Rendezvous(Place("127.0.0.1", free_port()), Nodes(1, 2), KEY, lambda: False)
+
+
+@pytest.mark.timeout(60)
+def test_a_store_that_falls_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "SILENCE_S", 4.0)
+    mute = socket.create_server(("127.0.0.1", 0))
+    place = Place("127.0.0.1", mute.getsockname()[1])
+    monkeypatch.setattr(rendezvous, "JOIN_S", 3)
+    with mute, pytest.raises(Interrupted, match=r"is gone: start the same command again on every"):
+        Rendezvous(place, Nodes(1, 1), KEY, lambda: False)
+
+
+def test_a_call_hands_over_its_answer_or_its_error() -> None:
+    calls = [Call(lambda: 7), Call(lambda: 1 // 0)]
+    while not all(call.done for call in calls):
+        time.sleep(0.01)
+    assert calls[0].answer() == 7
+    with pytest.raises(ZeroDivisionError):
+        calls[1].answer()
+
+
+def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "rendezvous.key"
+    with ThreadPoolExecutor(16) as pool:
+        keys = set(pool.map(shared_key, [path] * 64))
+    assert len(keys) == 1
+    assert len(keys.pop()) == 32
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_damaged_key_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rendezvous.key"
+    path.write_bytes(b"half")
+    with pytest.raises(StokerError, match=r"rendezvous\.key is damaged"):
+        shared_key(path, patience_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("codes", "stopped", "expected"),
+    [
+        ([0, 0], False, 0),
+        ([0, 0], True, 0),
+        ([0, 76], False, 76),
+        ([76, 76], False, 76),
+        ([76, 76], True, 75),
+        ([75, 76], False, 75),
+        ([2, 76], False, 2),
+        ([2, -9], True, 2),
+        ([1, 76], False, 1),
+        ([-9, 76], False, 1),
+        ([-9, 75], True, 1),
+    ],
+)
+def test_what_a_node_does_follows_from_its_ranks(
+    codes: list[int], stopped: bool, expected: int
+) -> None:
+    assert verdict(codes, stopped) == expected
+
+
+def python(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+def test_ranks_that_our_signals_kill_stepped_aside_and_others_keep_their_codes() -> None:
+    asleep, stubborn = "import time; time.sleep(60)", "import signal; signal.signal(15, print);"
+    running = [python("raise SystemExit(1)"), python(asleep), python(stubborn + asleep)]
+    running[0].wait()
+    time.sleep(0.5)
+    assert end(running, SIGTERM, 0.5) == [1, 76, 76]
+    assert running[2].returncode == -SIGKILL
+    assert end([python("raise SystemExit(75)")], SIGUSR1, 5.0) in ([75], [76])

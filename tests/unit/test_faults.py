@@ -1,0 +1,217 @@
+"""A fault happens where, when and as often as its row says, and nowhere without one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from stoker import faults
+from stoker.faults import VARIABLE, at_step, reach
+
+Arm = Callable[..., None]
+FULL = {"fault": "full", "at": "here"}
+
+
+@pytest.fixture
+def arm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arm]:
+    """Begin anew as a process of a rank, with rows in its environment."""
+
+    def begin(*rows: dict[str, Any], rank: int = 0) -> None:
+        monkeypatch.setenv(VARIABLE, json.dumps(rows))
+        monkeypatch.setenv("RANK", str(rank))
+        at_step(0)
+        faults.arm()
+
+    yield begin
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv("RANK", raising=False)
+    at_step(0)
+    faults.arm()
+
+
+def happens(place: str = "here") -> bool:
+    try:
+        reach(place)
+    except OSError:
+        return True
+    return False
+
+
+class TestWhere:
+    def test_nothing_happens_without_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(VARIABLE, raising=False)
+        faults.arm()
+        value = object()
+        assert reach("here", value) is value
+
+    def test_it_happens_at_its_place_alone(self, arm: Arm) -> None:
+        arm(FULL)
+        assert [happens(place) for place in ("there", "here:later", "", "here")] == [0, 0, 0, 1]
+
+    @pytest.mark.parametrize(
+        ("wanted", "rank", "expected"), [(None, 0, 1), (None, 3, 1), (3, 3, 1), (0, 3, 0)]
+    )
+    def test_it_happens_on_its_rank_or_on_all(
+        self, arm: Arm, wanted: int | None, rank: int, expected: bool
+    ) -> None:
+        arm({**FULL, "rank": wanted}, rank=rank)
+        assert happens() == expected
+
+    def test_a_process_without_a_rank_is_rank_0(
+        self, arm: Arm, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        arm({**FULL, "rank": 0}, rank=1)
+        monkeypatch.delenv("RANK")
+        faults.arm()
+        assert happens()
+
+    def test_it_happens_at_its_step(self, arm: Arm) -> None:
+        arm({**FULL, "step": 2})
+        seen = []
+        for step in (0, 1, 2, 2, 3):
+            at_step(step)
+            seen.append(happens())
+        assert seen == [0, 0, 1, 0, 0]
+
+    def test_without_a_step_it_happens_at_any(self, arm: Arm) -> None:
+        arm(FULL)
+        at_step(77)
+        assert happens()
+
+
+class TestHowOften:
+    @pytest.mark.parametrize(
+        ("row", "expected"),
+        [
+            ({}, [1, 0, 0, 0, 0]),
+            ({"count": 3}, [0, 0, 1, 0, 0]),
+            ({"again": True}, [1, 1, 1, 1, 1]),
+            ({"count": 3, "again": True}, [0, 0, 1, 1, 1]),
+        ],
+    )
+    def test_a_row_counts_and_happens_once_or_from_then_on(
+        self, arm: Arm, row: dict[str, Any], expected: list[bool]
+    ) -> None:
+        arm({**FULL, **row})
+        assert [happens() for _ in range(5)] == expected
+
+    def test_only_times_that_fit_the_row_are_counted(self, arm: Arm) -> None:
+        arm({**FULL, "step": 5, "count": 2})
+        assert not any(happens() for _ in range(9))
+        at_step(5)
+        assert [happens(), happens("there"), happens()] == [0, 0, 1]
+
+    def test_a_new_process_begins_to_count_anew(self, arm: Arm) -> None:
+        for _ in range(2):
+            arm(FULL)
+            assert [happens(), happens()] == [1, 0]
+
+    def test_each_row_counts_for_itself(self, arm: Arm) -> None:
+        arm({**FULL, "count": 2}, {**FULL, "at": "there"})
+        assert [happens(), happens("there"), happens()] == [0, 1, 1]
+
+
+class TestWhat:
+    @pytest.mark.parametrize(
+        ("fault", "number"),
+        [
+            ("full", errno.ENOSPC),
+            ("quota", errno.EDQUOT),
+            ("unable", errno.ENOSYS),
+            ("forbidden", errno.EPERM),
+        ],
+    )
+    def test_a_refusal_looks_like_that_of_the_system(
+        self, arm: Arm, fault: str, number: int
+    ) -> None:
+        arm({"fault": fault, "at": "here"})
+        with pytest.raises(OSError, match=os.strerror(number)) as refusal:
+            reach("here")
+        assert refusal.value.errno == number
+
+    def test_memory_runs_out_with_the_place_named(self, arm: Arm) -> None:
+        arm({"fault": "oom", "at": "forward"})
+        with pytest.raises(MemoryError, match="forward"):
+            reach("forward")
+
+    def test_a_value_is_spoilt_once(self, arm: Arm) -> None:
+        arm({"fault": "nan", "at": "here", "count": 2})
+        values = [reach("here", 2.5) for _ in range(3)]
+        assert values[0] == values[2] == 2.5
+        assert math.isnan(values[1])
+
+    def test_a_stall_takes_its_time_says_so_and_gives_the_value_back(
+        self, arm: Arm, tmp_path: Path
+    ) -> None:
+        mark = tmp_path / "stalled"
+        arm({"fault": "stall", "at": "here", "seconds": 0.2, "mark": str(mark)})
+        began = time.monotonic()
+        assert reach("here", "value") == "value"
+        assert time.monotonic() - began >= 0.2
+        assert mark.exists()
+
+    def test_a_stall_needs_no_mark(self, arm: Arm) -> None:
+        arm({"fault": "stall", "at": "here"})
+        assert reach("here", "value") == "value"
+
+    def test_term_is_the_signal(self, arm: Arm) -> None:
+        caught: list[int] = []
+
+        def note(number: int, frame: FrameType | None) -> None:
+            caught.append(number)
+
+        before = signal.signal(signal.SIGTERM, note)
+        try:
+            arm({"fault": "term", "at": "here"})
+            assert reach("here", "value") == "value"
+            time.sleep(0.01)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert caught == [signal.SIGTERM]
+
+    def test_kill_ends_the_process_there_and_then(self) -> None:
+        script = (
+            "from stoker import faults\n"
+            "faults.arm()\n"
+            "for turn in range(5):\n"
+            "    print(turn, flush=True)\n"
+            "    faults.reach('here')\n"
+        )
+        row = {"fault": "kill", "at": "here", "rank": 1, "count": 3}
+        environment = {**os.environ, VARIABLE: json.dumps([row]), "RANK": "1"}
+        child = subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert child.returncode == -signal.SIGKILL
+        assert child.stdout.split() == ["0", "1", "2"]
+
+    def test_every_happening_is_tried_here(self) -> None:
+        tried = {"kill", "term", "stall", "nan", "oom", "full", "quota", "unable", "forbidden"}
+        assert set(faults.HAPPENINGS) == tried
+
+
+def test_passing_a_place_costs_next_to_nothing(arm: Arm) -> None:
+    arm()
+    turns, quickest = 20_000, math.inf
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(turns):
+            reach("here")
+        quickest = min(quickest, (time.perf_counter() - began) / turns)
+    assert quickest < 3e-6
