@@ -115,7 +115,7 @@ def build_loop(recipe: Recipe, steps: int, place: Path) -> tuple[Loop, Interleav
         ranks=ranks,
         state=state,
         step=step,
-        warm_up=WarmUp(step, stop),
+        warm_up=WarmUp(step, stop, leave=lambda: None),
         loader=loader,  # type: ignore[arg-type]
         evaluator=None,
         eval_every=1,

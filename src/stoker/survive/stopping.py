@@ -2,7 +2,8 @@
 
 Invariants: a signal only raises a flag; the loop looks at it between steps and leaves in order,
 with a checkpoint. The same wish twice is still one wish: Ctrl-C reaches a whole process group.
-Where nothing can be lost and nothing is looked at for long (compiling), a wish is an exception.
+Where nothing can be lost and nothing is looked at for long (packing, compiling), a wish is heard at
+once.
 In an elastic run SIGTERM is the launcher's: "save, you start again with other peers".
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -35,6 +36,7 @@ class StopWish:
         self._for_good = False
         self._before: dict[signal.Signals, Any] = {}
         self._at_once = False
+        self._leave: Callable[[], None] | None = None
 
     def __bool__(self) -> bool:
         return self.reason is not None
@@ -59,15 +61,21 @@ class StopWish:
         timer.start()
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """A wish that comes in here raises StopNow, as does one that came before."""
-        self._at_once = True
+    def at_once(self, leave: Callable[[], None] | None = None) -> Iterator[None]:
+        """A wish that comes in here, or came before, leaves in its own way, or raises StopNow."""
+        self._at_once, self._leave = True, leave
         try:
             if self:
-                raise StopNow
+                self._go()
             yield
         finally:
             self._at_once = False
+
+    def _go(self) -> None:
+        self._at_once = False
+        if self._leave:
+            self._leave()
+        raise StopNow
 
     def listen(self) -> None:
         """Take the stop signals of this process."""
@@ -86,5 +94,4 @@ class StopWish:
         else:
             self.wish(signal.Signals(number).name)
         if self._at_once:
-            self._at_once = False
-            raise StopNow
+            self._go()

@@ -146,7 +146,7 @@ def assemble(parts: Parts) -> Loop:
         ranks=ranks,
         state=state,
         step=step,
-        warm_up=WarmUp(step, stop),
+        warm_up=WarmUp(step, stop, leave=lambda: leave_at_once(events, stop, state)),
         loader=training_loader(prepared, run, ranks),
         evaluator=evaluator_of(prepared, ranks),
         eval_every=recipe.eval_every,
@@ -171,6 +171,14 @@ def rehearsal(parts: Parts, snapshot: Snapshot) -> Rehearsed | None:
         return None
     copies = parts.checkpoints.keep + 1
     return rehearse(parts.checkpoints.folder, snapshot, parts.reader, copies)
+
+
+def leave_at_once(events: Events, stop: StopWish, state: TrainState) -> None:
+    """End this process where it stands: everything is saved, the events say so."""
+    where = {"position": state.position, "step": state.step, "best": state.best}
+    events.write("end", outcome="interrupted", reason=stop.reason, parts={}, **where)
+    events.flush()
+    os._exit(STEPPED_ASIDE if stop.aside else INTERRUPTED)
 
 
 def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step: Step) -> Watchdog:

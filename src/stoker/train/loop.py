@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from stoker.data.loader import Loaded, Loader
 from stoker.measure.spans import Spans
-from stoker.recipe.position import Timeline
+from stoker.recipe.position import Batch, Timeline
 from stoker.run import Events
 from stoker.survive.guard import EXPLODING, MEMORY, LossWatch, Trouble
 from stoker.survive.stopping import StopNow, StopWish
@@ -69,12 +69,12 @@ class Loop:
             while state.position < timeline.end:
                 if self.between_steps():
                     return False
-                self.warm_up(timeline.batch_at(state.position))
+                self.compile(timeline.batch_at(state.position))
                 with self.spans("data"):
                     loaded = next(batches)
                 self.train_on(loaded)
         except StopNow:
-            # Raised only where the state is whole: waiting for data, compiling.
+            # Raised only where the state is whole: waiting for data.
             return self.leave()
         if self.between_steps():
             return False
@@ -82,6 +82,13 @@ class Loop:
         self.ranks.meet()
         self.save(wait=True)
         return True
+
+    def compile(self, batch: Batch) -> None:
+        """Compile for a batch of a shape that is new; saved before, as it may be broken off."""
+        if self.warm_up.needs(batch):
+            self.save(wait=True)
+            self.ranks.meet()
+            self.warm_up(batch)
 
     def train_on(self, loaded: Loaded) -> None:
         """One step, or none where a remedy says so, and its record."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from stoker.errors import PeerLost, StokerError
+from stoker.errors import Interrupted, PeerLost, StokerError
 from stoker.fleet.ranks import ELASTIC
 from stoker.run import Events, Run
 
@@ -31,18 +31,31 @@ def naming_lost_peers(
     except RuntimeError as error:
         if not is_broken_collective(error):
             raise
-        kind = PeerLost if ELASTIC in os.environ else StokerError
+        elastic = ELASTIC in os.environ
         if attempt is None or events is None:
+            kind = PeerLost if elastic else StokerError
             raise kind("a rank was lost before this attempt had begun") from error
         events.write("peer_lost", reason=str(error).splitlines()[0])
         events.flush()
         time.sleep(A_MOMENT_S)
-        raise kind(lost_words(run, attempt)) from error
+        told = told_to_stop(run, attempt)
+        if told and not elastic:
+            raise Interrupted(f"{told}: the same command goes on") from error
+        raise (PeerLost if elastic else StokerError)(told or lost_words(run, attempt)) from error
 
 
 def is_broken_collective(error: RuntimeError) -> bool:
     """gloo raises plain errors that name its source; everything else has a type."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
+def told_to_stop(run: Run, attempt: int) -> str:
+    """Which ranks of an attempt have left on request, where they could not wait for the others."""
+    told = []
+    for rank in run.ranks(attempt):
+        ends = [e for e in run.attempt_events(attempt, rank) if e["kind"] == "end"]
+        told += [f"rank {rank} was told to stop" for e in ends if e["outcome"] == "interrupted"]
+    return ", ".join(told)
 
 
 def lost_words(run: Run, attempt: int) -> str:

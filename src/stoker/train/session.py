@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from stoker.data.index import Dataset
+from stoker.errors import Interrupted
 from stoker.fleet.ranks import ELASTIC
 from stoker.measure.machine import seconds_since_start
 from stoker.recipe.changes import CONSENT, Change
@@ -135,6 +136,9 @@ def attend(parts: Parts) -> str | Trouble:
         mend(trouble, loop, parts)
         trouble.__traceback__ = None  # it would keep all tensors of the step alive
         return trouble
+    except Interrupted as error:
+        note_end(events, loop, STOPPED, str(error))
+        raise
     except BaseException as error:
         note_end(events, loop, "failed", f"{type(error).__name__}: {error}")
         raise

@@ -2,11 +2,13 @@
 
 Invariant: a compiled network is compiled for the shapes of a batch before that batch is trained on,
 over blank images, and everything that this changes is put back: compiling leaves no trace in the
-result and can be broken off at any moment.
+result. It can take minutes inside a compiler that nobody can interrupt in order, so everything is
+saved before, and a wish to stop ends the process there and then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -23,16 +25,24 @@ class WarmUp:
 
     step: Step
     stop: StopWish
+    leave: Callable[[], None]
+    """Ends this process; everything is saved."""
     _ready: set[tuple[int, bool, int]] = field(default_factory=set)
 
-    def __call__(self, batch: Batch) -> None:
+    def needs(self, batch: Batch) -> list[tuple[int, bool]]:
+        """What has to be compiled for a batch."""
         if not self.step.recipe.compile:
-            return
-        for images, last in self._sizes(batch):
-            if (images, last, batch.image_size) not in self._ready:
-                with self.stop.at_once(), self.step.spans("compile"):
-                    self._compile(images, last, batch.image_size)
-                self._ready.add((images, last, batch.image_size))
+            return []
+        return [(n, last) for n, last in self._sizes(batch) if not self._has(n, last, batch)]
+
+    def _has(self, images: int, last: bool, batch: Batch) -> bool:
+        return (images, last, batch.image_size) in self._ready
+
+    def __call__(self, batch: Batch) -> None:
+        for images, last in self.needs(batch):
+            with self.stop.at_once(self.leave), self.step.spans("compile"):
+                self._compile(images, last, batch.image_size)
+            self._ready.add((images, last, batch.image_size))
 
     def _sizes(self, batch: Batch) -> list[tuple[int, bool]]:
         """How many images the network sees at once in the micro-batches of a batch, and whether
