@@ -109,6 +109,7 @@ HAPPENINGS: dict[str, Callable[[Fault, Any], Any]] = {
     "term": _signal(signal.SIGTERM),
     "stall": _stall,
     "nan": lambda fault, value: value * float("nan"),
+    "huge": lambda fault, value: value * 1000,
     "oom": _out_of_memory,
     "full": _refuse(errno.ENOSPC),
     "quota": _refuse(errno.EDQUOT),

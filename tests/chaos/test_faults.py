@@ -1,0 +1,99 @@
+"""Every row of faults.toml: what happens, and what must come of it."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.recipes import PHASES, RECIPES, command
+from chaos.trainers import Trainers, assert_bit_equal
+from stoker.run import Run
+from stoker.survive.remedies import Remedies
+
+EPOCHS = 24
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    codes: list[int]
+    faults: list[dict[str, Any]]
+    ranks: int = 1
+    recipe: str = "raw, sgd, phases"
+    keys: list[str] = field(default_factory=list)
+    linger: bool = False
+    says: list[str] = field(default_factory=list)
+    takes: list[str] = field(default_factory=list)
+    within: int | None = None
+    then: str = ""
+
+
+TABLE = tomllib.loads((Path(__file__).parent / "faults.toml").read_text())
+ROWS = [Row(**row) for row in TABLE["row"]]
+
+
+def words(sets: dict[str, Path], run: Path, row: Row) -> list[str]:
+    """The command of a row: its keys are lines of a recipe file."""
+    argv = command(sets, run, row.recipe, epochs=EPOCHS)
+    recipe = run.parent / "keys.toml"
+    phases = PHASES if RECIPES[row.recipe].phases else ""
+    recipe.write_text("\n".join([*row.keys, phases]))
+    if "--recipe" in argv:
+        del argv[argv.index("--recipe") :]
+    return [*argv, "--recipe", str(recipe)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    trainers: Trainers, packed_sets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, int, bool], Run]:
+    """References, made when a row asks for one."""
+    made: dict[tuple[str, int, bool], Run] = {}
+
+    class References(dict[tuple[str, int, bool], Run]):
+        def __missing__(self, wanted: tuple[str, int, bool]) -> Run:
+            recipe, ranks, compiled = wanted
+            keys = ["compile = true"] if compiled else []
+            row = Row("reference", [], [], ranks=ranks, recipe=recipe, keys=keys)
+            run = Run(tmp_path_factory.mktemp("reference") / "run")
+            argv = words(packed_sets, run.path, row)
+            assert trainers.train(argv, run.path.parent / "log", ranks=ranks) == [0] * ranks
+            self[wanted] = run
+            return run
+
+    return References(made)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_row(
+    trainers: Trainers,
+    packed_sets: dict[str, Path],
+    tmp_path: Path,
+    undisturbed: dict[tuple[str, int, bool], Run],
+    row: Row,
+) -> None:
+    run, log = Run(tmp_path / "run"), tmp_path / "log"
+    argv = words(packed_sets, run.path, row)
+    codes = trainers.train(argv, log, ranks=row.ranks, faults=row.faults, linger=row.linger)
+    said = log.read_text()
+    assert codes == row.codes, said[-3000:]
+    for expected in row.says:
+        assert expected in said
+    assert [remedy.kind for remedy in Remedies(run.path).taken] == row.takes
+    if row.within is not None:
+        end = run.end()
+        assert end is not None
+        assert end["step"] <= row.within + (row.faults[0].get("step") or 0)
+        assert list((run.path / "trouble").glob("*/rank0.json"))
+    if not row.then:
+        assert run.finished or row.codes[0] != 0
+        return
+    assert trainers.train(argv, log, ranks=row.ranks) == [0] * row.ranks, log.read_text()[-3000:]
+    assert run.finished
+    if row.then == "same":
+        wanted = (row.recipe, row.ranks, "compile = true" in row.keys)
+        assert_bit_equal(run, undisturbed[wanted])
