@@ -126,7 +126,7 @@ def end_line(event: Event, run: str) -> str:
             "the same command goes on from here"
         )
     if event["outcome"] == "rolled back":
-        return f"alarm: {event['reason']}; back to the newest good checkpoint"
+        return f"alarm: {event['reason']}"
     return f"failed: {one_line(event['reason'])}"
 
 

@@ -68,18 +68,23 @@ class LossWatch:
     """The loss of guessing: the logarithm of the number of classes. Infinite: nobody watches."""
     from_step: int = 0
     """Earlier steps do not count: the warm-up."""
+    high: int = 0
+    """Steps in a row with a loss that is far too high."""
     streak: int = 0
+    """Those of them that count."""
     since: int = 0
+    """The first of them."""
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=50))
 
     def add(self, step: int, loss: float) -> None:
         self.recent.append((step, loss))
-        if step < self.from_step or loss <= self.limit or math.isinf(self.limit):
-            self.streak = 0
+        if loss <= self.limit or math.isinf(self.limit):
+            self.high = self.streak = 0
             return
-        if not self.streak:
+        if not self.high:
             self.since = step
-        self.streak += 1
+        self.high += 1
+        self.streak += step >= self.from_step
 
     @property
     def limit(self) -> float:

@@ -81,10 +81,18 @@ class Remedies:
         return size
 
     def choose(
-        self, trouble: Trouble, recipe: Recipe, *, at: int, back_to: int, holds: int
+        self,
+        trouble: Trouble,
+        recipe: Recipe,
+        *,
+        at: int,
+        back_to: int,
+        holds: int,
+        blown_up: bool = False,
     ) -> Remedy:
         """What to do about trouble in the batch at position `at`, going back to `back_to`, with
-        `holds` images on a rank at once. Refuses where the recipe says stop, or too often."""
+        `holds` images on a rank at once. Refuses where the recipe says stop, or too often. Where
+        the losses had blown up before, no single batch is to blame."""
         digest, seen = recipe.digest(), str(trouble)
         if trouble.kind == MEMORY:
             half = max(holds // 2, SMALLEST_MICRO_BATCH)
@@ -100,7 +108,7 @@ class Remedies:
                 f"{seen}, after {len(before)} roll-backs; {where}; "
                 "a lower --lr, --clip-grad or a longer warm-up may help"
             )
-        if trouble.kind == EXPLODING or recipe.on_divergence == "cut":
+        if trouble.kind == EXPLODING or blown_up or recipe.on_divergence == "cut":
             return Remedy("cut", back_to, digest, seen)
         return Remedy("skip", at, digest, seen)
 

@@ -10,6 +10,7 @@ where a run is stopped, evaluated and saved. All ranks decide that at the same s
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -140,7 +141,7 @@ class Loop:
     def explosion(self) -> Trouble:
         """The trouble with the loss, the same on every rank."""
         # The earliest beginning that any rank has seen, by way of the largest of the negatives.
-        own = -self.losses.since if self.losses.streak else -(1 << 62)
+        own = -self.losses.since if self.losses.high else -(1 << 62)
         since = -self.ranks.largest([own])[0]
         worst = max((loss for _, loss in self.losses.recent), default=0.0)
         seen = (
@@ -196,9 +197,9 @@ class Loop:
         self.agreement.meet_next()
         if found is None:
             return None
-        better = found.top1_share > state.best
+        better = found.top1_share > state.best and math.isfinite(found.loss)
         state.evaluated = state.position
-        state.best = max(state.best, found.top1_share)
+        state.best = found.top1_share if better else state.best
         self.events.write(
             "evaluation",
             step=state.step,

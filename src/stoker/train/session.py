@@ -157,6 +157,10 @@ def mend(trouble: Trouble, loop: Loop, parts: Parts) -> None:
     """Keep the evidence, set aside what was saved after the trouble began, choose a remedy. All
     ranks choose the same; rank 0 writes it down."""
     run, ranks, recipe = parts.run, parts.ranks, parts.prepared.recipe
+    # The first step, on any rank, of those whose loss was far too high when the trouble came.
+    own = loop.losses.since if loop.losses.high else trouble.since + 1
+    first_high = -ranks.largest([-own])[0]
+    trouble.since = min(trouble.since, first_high)
     facts = {"trouble": str(trouble), "step": trouble.step, "since": trouble.since}
     seen = {**facts, **loop.step.evidence(), "losses": list(loop.losses.recent)}
     keep_evidence(run.path, trouble.step, ranks.rank, seen)
@@ -176,6 +180,7 @@ def mend(trouble: Trouble, loop: Loop, parts: Parts) -> None:
         at=batch.position,
         back_to=newest.facts["position"] if newest else 0,
         holds=holds,
+        blown_up=trouble.since == first_high,
     )
     if ranks.first:
         remedies.take(remedy)

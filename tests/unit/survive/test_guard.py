@@ -91,7 +91,7 @@ class TestLossWatch:
     def test_the_warm_up_does_not_count(self) -> None:
         watch = watched([BAD] * 30, from_step=11)
         assert not watch.exploding
-        assert (watch.since, watch.streak) == (11, 19)
+        assert (watch.since, watch.high, watch.streak) == (0, 30, 19)
         watch.add(30, BAD)
         assert watch.exploding
 
