@@ -70,6 +70,21 @@ def test_two_ranks_by_the_real_launcher(packed: Path, tmp_path: Path) -> None:
     assert {event["images"] for event in run.steps()} == {50}
 
 
+def test_a_killed_rank_is_started_again_and_the_run_goes_on(packed: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    process = start(train(packed, 20, "--ranks", "2", "--checkpoint-interval", "0.2"), tmp_path)
+    wait_until(lambda: steps_done(run, 1) >= 20, process)
+    victim = next(event for event in run.attempt_events(1, rank=1) if event["kind"] == "attempt")
+    os.kill(victim["environment"]["process"], signal.SIGKILL)
+    code, printed = finish(process, timeout_s=180)
+    assert code == 0, printed + (tmp_path / "run/launcher.log").read_text()
+    assert "rank 1 was killed (SIGKILL): going on from the newest checkpoint" in printed
+    assert f"lost rank 1 on {socket.gethostname()}" in printed
+    assert f"lost in the attempt before: rank 1 on {socket.gethostname()}" in printed
+    assert len(run.starts()) == 2 and run.starts()[1]["step"] > 0
+    assert [event["step"] for event in run.steps()] == list(range(160))
+
+
 def test_a_run_is_trained_by_one_process_at_a_time(packed: Path, tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     process = start(train(packed, 2000), tmp_path)
