@@ -11,6 +11,8 @@ from stoker.errors import BadRequest
 from stoker.recipe.origins import Resolved, nearest, parse_flag, preset_names, resolve
 from stoker.recipe.recipe import SPECS, TYPES
 
+RARE = [name for name, spec in SPECS.items() if spec.metadata["rare"]]
+"""Keys that only recipe files have."""
 ZERO_CONFIG = "first-look"
 """The recipe where neither a recipe nor a model is named."""
 
@@ -30,6 +32,9 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             flags = [f.removeprefix("--") for f in self._option_string_actions if f != "-h"]
             word = unknown[0].split("=")[0]
+            key = word.removeprefix("--").replace("-", "_")
+            if word.startswith("--") and key in RARE:
+                raise BadRequest(f"'{word}' is no flag: write {key} = ... in a recipe file")
             near = nearest(word, [flag.replace("-", "_") for flag in flags])
             meant = f"--{near}".replace("_", "-").replace("' or '", "' or '--") if near else ""
             hint = f"did you mean '{meant}'? " if near else ""
@@ -50,6 +55,7 @@ def with_amp_value(words: Sequence[str]) -> list[str]:
 
 def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     """--recipe, and a flag for each key that fits on a command line."""
+    parser.epilog = f"Only in recipe files: {', '.join(RARE)}; 'stoker show-config' prints them."
     parser.add_argument(
         "--recipe",
         metavar="NAME",

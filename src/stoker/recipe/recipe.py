@@ -139,7 +139,7 @@ class Recipe:
     keep_checkpoints: int = key(2, "checkpoints kept beside the best", at_least=1, place=True)
     rehearse: bool = key(True, "before step 1, save and read back in a fresh process", place=True)
     time_limit: float = key(
-        0.0, "stop in order so many seconds after the start; 0 never", at_least=0, place=True
+        0.0, "be gone, all saved, so many seconds after the start; 0 never", at_least=0, place=True
     )
     grace: float = key(
         30.0, "seconds between a stop signal and the end of the machine", above=0, place=True

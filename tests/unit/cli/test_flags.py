@@ -225,3 +225,12 @@ def test_a_flag_wins_over_the_recipe_it_is_given_with() -> None:
     assert resolved.recipe.batch_size == 256
     assert resolved.origins["batch_size"].startswith("recipe cifar10-quick:")
     assert resolved.name == "cifar10-quick"
+
+
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.metadata["rare"]])
+def test_a_key_of_recipe_files_is_told_from_a_flag(name: str) -> None:
+    flag = f"--{name.replace('_', '-')}"
+    assert flag not in FLAGS
+    assert name in (TRAIN.epilog or "")
+    with pytest.raises(BadRequest, match=rf"'{flag}' is no flag: write {name} = "):
+        TRAIN.parse(["photos", flag, "1"])
