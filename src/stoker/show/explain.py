@@ -13,6 +13,7 @@ from stoker.measure.spans import PARTS
 from stoker.measure.verdict import verdict
 from stoker.run import Event, Run
 from stoker.show.words import bar, clock, one_line, plural, sparkline
+from stoker.survive.remedies import Remedies
 
 LABELS = {
     "startup": "starting up",
@@ -106,9 +107,18 @@ def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:
             f"{plural(ledger.redone_steps, 'step')} done again after interruptions "
             f"({clock(ledger.redone_s)})"
         )
+    lines += trouble_lines(run)
     if starts[-1]["unseen"]:
         lines.append(f"{plural(starts[-1]['unseen'], 'sample')} of the last epoch left unseen")
     return lines
+
+
+def trouble_lines(run: Run) -> list[str]:
+    """What went wrong on the way and was mended: the latest of each kind."""
+    taken = Remedies(run.path).taken
+    stalls = [event["words"] for event in run.events() if event["kind"] == "stall"]
+    lines = [f"{plural(len(taken), 'roll-back')}, the latest: {taken[-1].words()}"] if taken else []
+    return lines + ([f"{plural(len(stalls), 'stall')}, the latest: {stalls[-1]}"] if stalls else [])
 
 
 def result_lines(run: Run, with_top5: bool) -> list[str]:

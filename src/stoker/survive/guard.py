@@ -16,22 +16,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-NOT_FINITE, EXPLODING, MEMORY = "not finite", "exploding", "out of memory"
 LATE_STEPS = 2
 """How many steps late a GPU's numbers are read."""
 FAR_ABOVE_CHANCE = 1.5
 """A loss beyond this many times that of guessing, and at least 1 above it, is not learning."""
 PATIENCE_STEPS = 20
-
-
-class Trouble(Exception):
-    """All ranks have agreed that training cannot go on from here."""
-
-    def __init__(self, kind: str, step: int, seen: str, since: int | None = None) -> None:
-        super().__init__(f"{kind} at step {step}: {seen}")
-        self.kind, self.step, self.seen = kind, step, seen
-        self.since = step if since is None else since
-        """The first step that was bad: nothing saved after it is good."""
 
 
 class Sentinel:

@@ -19,7 +19,7 @@ from typing import Any
 from stoker.commit import write_json
 from stoker.errors import StokerError
 from stoker.recipe.recipe import Recipe
-from stoker.survive.guard import EXPLODING, MEMORY, Trouble
+from stoker.survive.trouble import EXPLODING, MEMORY, Trouble
 
 FILE = "remedies.json"
 CUT = 0.5

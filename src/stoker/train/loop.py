@@ -18,8 +18,9 @@ from stoker.data.loader import Loaded, Loader
 from stoker.measure.spans import Spans
 from stoker.recipe.position import Batch, Timeline
 from stoker.run import Events
-from stoker.survive.guard import EXPLODING, MEMORY, LossWatch, Trouble
+from stoker.survive.guard import LossWatch
 from stoker.survive.stopping import StopNow, StopWish
+from stoker.survive.trouble import EXPLODING, MEMORY, Trouble
 from stoker.survive.watchdog import Watchdog
 from stoker.train.evaluate import Evaluator
 from stoker.train.ranks import Agreement, Ranks

@@ -25,12 +25,12 @@ from stoker.recipe.origins import Resolved, show_config
 from stoker.recipe.position import cuts
 from stoker.recipe.recipe import Recipe
 from stoker.run import Events, Listener, Run
-from stoker.survive.guard import Trouble
 from stoker.survive.rehearsal import Reader
 from stoker.survive.remedies import Remedies, keep_evidence
 from stoker.survive.saving import Checkpoints
 from stoker.survive.spot import watch_for
 from stoker.survive.stopping import StopWish
+from stoker.survive.trouble import Trouble
 from stoker.train.assembly import Parts, assemble, prepare
 from stoker.train.loop import Loop
 from stoker.train.peers import naming_lost_peers

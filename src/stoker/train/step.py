@@ -27,8 +27,9 @@ from stoker.data.loader import Loaded
 from stoker.measure.spans import Spans
 from stoker.recipe.position import Timeline, learning_rate, micro_cuts
 from stoker.recipe.recipe import Recipe
-from stoker.survive.guard import MEMORY, NOT_FINITE, Sentinel, Trouble
+from stoker.survive.guard import Sentinel
 from stoker.survive.remedies import Remedies
+from stoker.survive.trouble import MEMORY, NOT_FINITE, Trouble
 from stoker.train.evaluate import hits
 from stoker.train.mixing import apply_mix, draw_mix, partners
 from stoker.train.optim import set_learning_rate

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.survive.guard import EXPLODING, NOT_FINITE, PATIENCE_STEPS, LossWatch, Sentinel, Trouble
+from stoker.survive.guard import PATIENCE_STEPS, LossWatch, Sentinel
+from stoker.survive.trouble import EXPLODING, NOT_FINITE, Trouble
 
 NAN, INF = float("nan"), float("inf")
 CHANCE = math.log(10)
