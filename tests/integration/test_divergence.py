@@ -43,7 +43,7 @@ def test_eight_times_that_is_stopped_within_fifty_steps(data: Path, tmp_path: Pa
     code, printed, run = train(data, tmp_path, TOO_HIGH, "stop")
     assert code == 1
     end = run.end()
-    assert end is not None and end["outcome"] == "rolled back"
+    assert end is not None and end["outcome"] == "failed"
     assert end["step"] <= STOPPED_BY
     assert "not finite" in printed or "exploding" in printed
     assert list((run.path / "trouble").glob("*/rank0.json"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,16 +82,22 @@ def run(words: Sequence[str]) -> int:
     if run.exists:
         changed = run.compare(resolved.recipe, dataset, allowed)
         if run.finished and not any(change.kind == CONSENT for change in changed):
-            say(f"finished already: stoker explain {path}")
+            if os.environ.get("RANK", "0") == "0":
+                say(f"finished already: stoker explain {path}")
             return FINISHED
     if (meeting or parsed.ranks > 1) and not is_rank():
         if stop:
             raise Interrupted("stopped before it began: the same command starts it")
         if meeting:
             return launch_elastic(parsed.ranks, words, data, run, stop, *meeting)
-        return launch(parsed.ranks, words, data, run)
+        return launch(parsed.ranks, words, data, run, stop)
     outcome = train_here(data, resolved, path, stop, allowed)
-    return STEPPED_ASIDE if outcome == "interrupted" and stop.aside else OUTCOMES[outcome]
+    code = STEPPED_ASIDE if outcome == "interrupted" and stop.aside else OUTCOMES[outcome]
+    if any(thread.name.startswith("stoker-decode") for thread in threading.enumerate()):
+        # They hang in storage that does not answer; Python would wait for them at its exit.
+        sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
 def meeting_of(nodes: str | None, rendezvous: str | None) -> tuple[Place, Nodes] | None:
@@ -139,7 +146,7 @@ def train_here(
         return train(data, resolved, path, listeners, stop, allowed)
 
 
-def launch(ranks: int, words: Sequence[str], data: Path, run: Run) -> int:
+def launch(ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopWish) -> int:
     """Start the ranks and speak for them."""
     run.path.mkdir(parents=True, exist_ok=True)
     log = run.path / "launcher.log"
@@ -148,7 +155,9 @@ def launch(ranks: int, words: Sequence[str], data: Path, run: Run) -> int:
     arguments = ["train", *words, "--run", str(run.path)]
     ended = start_ranks(ranks, arguments, log, extra)
     came_to = 0
-    while ended.killed and not ended.signalled and (steps := steps_of(run)) > came_to:
+    while ended.killed and not (ended.signalled or stop or run.finished):
+        if (steps := steps_of(run)) <= came_to:
+            break
         came_to = steps
         say(f"{', '.join(ended.killed)}: going on from the newest checkpoint")
         ended = start_ranks(ranks, arguments, log, extra)
@@ -159,7 +168,8 @@ def launch(ranks: int, words: Sequence[str], data: Path, run: Run) -> int:
     said, ours = said_since(log, said_before)
     if BAD_REQUEST in ended.codes and ours:
         raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in ours))
-    for line in ours or said[-20:]:
+    traceback = [line for line in said if line not in ours][-20:]
+    for line in (*(traceback if any("Traceback" in line for line in said) else ()), *ours):
         print(line, file=sys.stderr)
     raise StokerError(
         f"a rank failed or was killed (exit codes {ended.codes}); all it said is in {log}"

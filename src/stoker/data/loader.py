@@ -96,8 +96,12 @@ class Loader:
         cv2.setNumThreads(0)
         self._threads = ThreadPoolExecutor(threads or usable_cores(), "stoker-decode")
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
+    def close(self, patience_s: float = 1.0) -> None:
+        """End the threads, but do not wait for ever on one that hangs in its storage."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        give_up = time.monotonic() + patience_s
+        while time.monotonic() < give_up and any(t.is_alive() for t in self._threads._threads):
+            time.sleep(0.002)
 
     def batches(
         self, plan: Iterable[Batch], waiting: Callable[[float], None] = lambda seconds: None

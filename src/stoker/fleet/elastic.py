@@ -8,6 +8,7 @@ rendezvous is gone, every launcher ends: whatever started them starts them again
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -98,12 +99,14 @@ def environment(
 ) -> dict[str, str]:
     """The variables that one rank of the round is told."""
     rank, world = round.node * plan.ranks + local_rank, round.nodes * plan.ranks
+    interface = interface_of(rendezvous.local_address)
     told = {
         **numbers(rank, world, local_rank, plan.ranks),
         ELASTIC: "1",
         "MASTER_ADDR": round.address,
         "MASTER_PORT": str(round.port),
-        "GLOO_SOCKET_IFNAME": interface_of(rendezvous.local_address),
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", interface),
     }
     if round.door and local_rank == 0:
         told[DOOR] = str(round.door.fileno())

@@ -30,6 +30,8 @@ ELASTIC = "STOKER_ELASTIC"
 """Tells a rank that its peers may change: it is started again with others when it steps aside."""
 DOOR = "STOKER_DOOR"
 """The socket, opened by the launcher, at which rank 0 of an elastic run is met."""
+BEGAN = "STOKER_BEGAN"
+"""When the command began that started this rank, in seconds since 1970."""
 GRACE_S = 20.0
 """How long other ranks may take to notice that one has failed, before they are told, then ended."""
 STRAGGLER_S = 5.0
@@ -45,6 +47,8 @@ class Ended:
 
     codes: list[int]
     signalled: signal.Signals | None
+    by_us: frozenset[int] = frozenset()
+    """Ranks that were ended because another had failed."""
 
     @property
     def killed(self) -> list[str]:
@@ -52,7 +56,7 @@ class Ended:
         return [
             f"rank {rank} was killed ({signal.Signals(-code).name})"
             for rank, code in enumerate(self.codes)
-            if code in KILLS
+            if code in KILLS and rank not in self.by_us
         ]
 
 
@@ -74,8 +78,9 @@ def launch(
             for rank in range(ranks):
                 told = {**environment(rank, ranks, meeting / "ranks"), **(extra or {})}
                 running.append(start(arguments, told, errors))
-        wait_for_all(running)
-        return Ended([rank.returncode for rank in running], next(iter(passed_on), None))
+        by_us = wait_for_all(running)
+        codes = [rank.returncode for rank in running]
+        return Ended(codes, next(iter(passed_on), None), by_us)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -102,6 +107,7 @@ def environment(rank: int, ranks: int, meeting: Path) -> dict[str, str]:
         **numbers(rank, ranks, rank, ranks),
         MEETING_FILE: str(meeting),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo"),
     }
 
 
@@ -114,6 +120,7 @@ def numbers(rank: int, world: int, local_rank: int, local_world: int) -> dict[st
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(local_world),
         "OMP_NUM_THREADS": str(max(1, usable_cores() // local_world)),
+        BEGAN: os.environ.get(BEGAN, str(time.time())),
     }
 
 
@@ -122,11 +129,13 @@ def is_rank() -> bool:
     return MEETING_FILE in os.environ or ELASTIC in os.environ
 
 
-def wait_for_all(running: list[subprocess.Popen[bytes]]) -> None:
+def wait_for_all(running: list[subprocess.Popen[bytes]]) -> frozenset[int]:
     """Until every rank has ended; once one has failed, the others get some time, then a signal. One
-    that was asked to stop where it cannot wait for the others (compiling) is followed by them."""
+    that was asked to stop where it cannot wait for the others (compiling) is followed by them. The
+    ranks that had to be ended."""
     failed_at = stopped_at = float("inf")
     warned = asked = False
+    by_us: set[int] = set()
     while any(rank.poll() is None for rank in running):
         time.sleep(_POLL_S)
         now = time.monotonic()
@@ -141,7 +150,9 @@ def wait_for_all(running: list[subprocess.Popen[bytes]]) -> None:
             signal_all(running, signal.SIGTERM)
             warned = True
         if now - failed_at > 2 * GRACE_S:
+            by_us |= {rank for rank, process in enumerate(running) if process.poll() is None}
             signal_all(running, signal.SIGKILL)
+    return frozenset(by_us)
 
 
 def signal_all(running: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:

@@ -1,8 +1,8 @@
 """Where the nodes of an elastic run meet: torchrun's rendezvous, behind a door of our own.
 
-Invariants: the store listens on the one address that the nodes were told, and what is read from it
-is signed. No call to the store is made in the caller's thread: a network that swallows packets
-cannot hold up a stop signal. Whoever has not been heard of for long is gone.
+Invariants: the store listens on the one address that the nodes were told, and what torch unpickles
+from it is signed. No call to the store is made in the caller's thread: a network that swallows
+packets cannot hold up a stop signal. Whoever has not been heard of for long is gone.
 """
 
 from __future__ import annotations

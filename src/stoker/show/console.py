@@ -121,9 +121,11 @@ def end_line(event: Event, run: str) -> str:
         best = f": best top-1 {event['best']:.2%}" if event.get("best", -1) >= 0 else ""
         return f"finished{best}; stoker explain {run}"
     if event["outcome"] == "interrupted":
+        saved = event.get("saved", True)
         return (
-            f"stopped at step {event['step']:,} ({event['reason']}), everything saved: "
-            "the same command goes on from here"
+            f"stopped at step {event.get('step', 0):,} ({event['reason']})"
+            f"{', everything saved' if saved else ''}: the same command goes on"
+            f"{' from here' if saved else ' from the newest checkpoint'}"
         )
     if event["outcome"] == "rolled back":
         return f"alarm: {event['reason']}"

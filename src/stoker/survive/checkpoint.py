@@ -107,7 +107,9 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
             # Only our own names: a manifest from elsewhere must not lead out of its folder.
             if name not in FILES or (folder / name).stat().st_size != listed["bytes"]:
                 return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return manifest
 

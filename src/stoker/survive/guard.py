@@ -23,29 +23,39 @@ FAR_ABOVE_CHANCE = 1.5
 PATIENCE_STEPS = 20
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a rank knows of a step of its own when the norm of it is judged, maybe later."""
+
+    step: int
+    sums: Tensor
+    starved: bool = False
+    """Whether this rank ran out of memory in it."""
+
+
 class Sentinel:
     """Watches a number a step, without ever waiting for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._late = LATE_STEPS if device.type == "cuda" else 0
-        self._waiting: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
+        self._waiting: deque[tuple[Seen, Tensor, torch.cuda.Event | None]] = deque()
 
-    def see(self, step: int, number: Tensor) -> None:
+    def see(self, seen: Seen, number: Tensor) -> None:
         event = None
         if self._late:
             number = number.detach().to("cpu", non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        self._waiting.append((step, number, event))
+        self._waiting.append((seen, number, event))
 
-    def bad(self, *, all_of_them: bool = False) -> int | None:
+    def bad(self, *, all_of_them: bool = False) -> Seen | None:
         """The first step whose number is not finite, among those that are old enough."""
         while self._waiting and (all_of_them or len(self._waiting) > self._late):
-            step, number, event = self._waiting.popleft()
+            seen, number, event = self._waiting.popleft()
             if event:
                 event.synchronize()
             if not math.isfinite(float(number)):
-                return step
+                return seen
         return None
 
 

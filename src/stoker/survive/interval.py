@@ -27,7 +27,7 @@ class Interval:
 
     @property
     def share(self) -> float:
-        return self.cost_s / self.seconds
+        return min(self.cost_s / self.seconds, 1.0)
 
     def words(self) -> str:
         return (

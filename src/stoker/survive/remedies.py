@@ -4,8 +4,9 @@ same.
     remedies.json       in the order in which they were taken
     trouble/STEP/       the evidence, a file a rank
 
-Invariants: a remedy is plain data that counts from a position on, so a run with remedies is still a
-pure function of its position. A recipe that was changed since starts with a clean sheet of retries.
+Invariants: a remedy is plain data; those that change the result count from a position on, so a run
+with remedies is still a pure function of its position. A recipe that was changed since starts with
+a clean sheet of retries.
 """
 
 from __future__ import annotations

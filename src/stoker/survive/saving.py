@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +96,11 @@ class Checkpoints:
                 return read_checkpoint(self.folder / name), torn
             except StokerError:
                 torn.append(name)
+            except OSError as error:
+                raise StokerError(
+                    f"cannot read {self.folder / name}: {error}; try again, or remove that folder "
+                    "to go on from the checkpoint before"
+                ) from error
         return None, torn
 
     def recover(self) -> tuple[Snapshot | None, list[str]]:
@@ -108,6 +113,7 @@ class Checkpoints:
             write_bytes(self.run_path / "last", found.name.encode())
         if found and found.facts.get("is_best") and self.pointer("best") != found.name:
             write_bytes(self.run_path / "best", found.name.encode())
+        self._mend_best()
         return found, torn
 
     def save(self, snapshot: Snapshot, *, best: bool = False) -> None:
@@ -125,11 +131,13 @@ class Checkpoints:
             self.failures.clear()
             raise failure
 
-    def join(self) -> None:
+    def join(self, alive: Callable[[], None] = lambda: None) -> None:
         """Until no save is under way, however it went."""
-        if self._thread:
-            self._thread.join()
-            self._thread = None
+        while self._thread:
+            self._thread.join(1.0)
+            alive()
+            if not self._thread.is_alive():
+                self._thread = None
 
     def _save(self, snapshot: Snapshot) -> None:
         """Write, on a full disk once more with room made, and note how it went."""
@@ -172,7 +180,8 @@ class Checkpoints:
         for name in self.names():
             if step_and_save(name)[0] > step:
                 self._set_aside(name, DIVERGED)
-        self._mend_best()
+        if not self.recover()[0]:
+            (self.run_path / "last").unlink(missing_ok=True)
 
     def _set_aside(self, name: str, why: str = TORN) -> None:
         """Give a folder a name under which nobody takes it for a checkpoint."""

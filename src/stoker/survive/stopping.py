@@ -69,7 +69,7 @@ class StopWish:
                 self._go()
             yield
         finally:
-            self._at_once = False
+            self._at_once, self._leave = False, None
 
     def _go(self) -> None:
         self._at_once = False

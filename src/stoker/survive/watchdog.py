@@ -73,6 +73,13 @@ def stacks() -> dict[str, list[str]]:
     }
 
 
+def bounded(function: Callable[[], object], seconds: float = 2.0) -> None:
+    """Do something that may never end, as on a disk that hangs, for so long at most."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
 class Watchdog:
     """Watches one rank."""
 
@@ -137,7 +144,7 @@ class Watchdog:
         """Leave word of this rank's standing; name the odd one of all that did."""
         own = self._standing(still_s)
         path = self._folder / f"stall-rank{own.rank}.json"
-        path.write_text(json.dumps(asdict(own)))
+        bounded(lambda: path.write_text(json.dumps(asdict(own))))
         self._over.wait(GATHER_S)
         words = f"no step for {still_s:.0f} s: {odd_one_out(self._gather(own), self._world)}"
         self.seen.append(words)

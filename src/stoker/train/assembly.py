@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from stoker.data.chance import seed_of
 from stoker.data.crops import View
 from stoker.data.index import Dataset, SplitIndex
 from stoker.data.loader import Loader
@@ -20,7 +21,6 @@ from stoker.data.order import Order, lanes_for
 from stoker.errors import INTERRUPTED, STEPPED_ASIDE, BadRequest, StokerError
 from stoker.faults import reach
 from stoker.fleet.ranks import ELASTIC
-from stoker.measure.spans import PARTS
 from stoker.recipe.changes import Change
 from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import Recipe
@@ -32,7 +32,7 @@ from stoker.survive.rehearsal import Reader, Rehearsed, rehearse
 from stoker.survive.remedies import Remedies
 from stoker.survive.saving import Checkpoints
 from stoker.survive.stopping import StopWish
-from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, stacks
+from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, bounded, stacks
 from stoker.train.device import batch_memory, input_maker, set_arithmetic
 from stoker.train.evaluate import Evaluator
 from stoker.train.loop import Loop
@@ -45,6 +45,18 @@ from stoker.train.step import Step
 from stoker.train.steplog import StepLog
 from stoker.train.warmup import WarmUp
 
+PROGRESS = (
+    "checkpoint",
+    "evaluation",
+    "compile",
+    "other",
+    "data",
+    "to_device",
+    "forward",
+    "backward",
+    "optimiser",
+)
+"""The parts of a step in the order in which a rank comes to them."""
 PATIENCE_SHARE = 0.25
 """Share of the grace period for which ranks that wish to stop wait for a batch."""
 
@@ -124,8 +136,11 @@ def assemble(parts: Parts) -> Loop:
     facts = usage_facts(prepared.dataset, recipe, prepared.timeline, prepared.normalise)
     if parts.newest:
         state.restore(parts.newest)
-    if ranks.from_first(state.step) != state.step:
-        raise StokerError(f"ranks see different checkpoints in {run.path}: is it one shared disk?")
+    remedies = Remedies(run.path)
+    name = parts.newest.name if parts.newest else ""
+    seen = seed_of(name, *run.base(), *map(repr, remedies.taken)) >> 2
+    if ranks.from_first(seen) != seen:
+        raise StokerError(f"ranks see different files in {run.path}: is it one shared disk?")
     rehearsed = rehearsal(parts, state.snapshot(facts)) if parts.reader else None
     parts.newest = None  # as large as the network: let it go
     ranks.meet()
@@ -134,13 +149,14 @@ def assemble(parts: Parts) -> Loop:
         # Each shape by itself: a graph for "any size" would depend on which sizes came before.
         wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
     to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last)
-    step = Step(recipe, timeline, ranks, state, wrapped, to_input, Remedies(run.path))
+    step = Step(recipe, timeline, ranks, state, wrapped, to_input, remedies)
     chance = math.log(max(len(prepared.dataset.classes), 2))
     after_warm_up = timeline.stretches[0].first_step + warmup_steps(recipe, timeline)
     watched = recipe.on_divergence != "off"
     losses = LossWatch(chance if watched else math.inf, after_warm_up)
     log = StepLog(events, losses.add)
-    saves = Saves(recipe, state, parts.checkpoints, facts, events, log, ranks.first)
+    watchdog = watchdog_of(recipe, ranks, events, run.attempt_path(parts.attempt), step)
+    saves = Saves(recipe, state, parts.checkpoints, facts, events, log, ranks.first, watchdog.beat)
     loop = Loop(
         timeline=timeline,
         ranks=ranks,
@@ -155,7 +171,7 @@ def assemble(parts: Parts) -> Loop:
         losses=losses,
         events=events,
         stop=stop,
-        watchdog=watchdog_of(recipe, ranks, events, run.attempt_path(parts.attempt), step),
+        watchdog=watchdog,
         patience_s=PATIENCE_SHARE * recipe.grace,
     )
     announce(loop, run, parts.torn, parts.changed, rehearsed, parts.began_s)
@@ -176,7 +192,8 @@ def rehearsal(parts: Parts, snapshot: Snapshot) -> Rehearsed | None:
 def leave_at_once(events: Events, stop: StopWish, state: TrainState) -> None:
     """End this process where it stands: everything is saved, the events say so."""
     where = {"position": state.position, "step": state.step, "best": state.best}
-    events.write("end", outcome="interrupted", reason=stop.reason, parts={}, **where)
+    why = {"outcome": "interrupted", "reason": stop.reason, "saved": True}
+    events.write("end", **why, parts={}, **where)
     events.flush()
     os._exit(STEPPED_ASIDE if stop.aside else INTERRUPTED)
 
@@ -193,17 +210,22 @@ def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step
             host=socket.gethostname(),
             step=step.state.step,
             phase=phase,
-            place=PARTS.index(phase),
+            place=PROGRESS.index(phase),
             seconds=round(still_s, 1),
             samples=step.loaded.samples.tolist() if step.loaded else [],
             stacks=stacks(),
             time=time.time(),
         )
 
-    def give_up(words: str) -> None:
-        events.write("end", outcome="interrupted", reason=words, parts={})
+    def last_words(words: str) -> None:
+        where = {"position": step.state.position, "step": step.state.step}
+        why = {"outcome": "interrupted", "reason": words, "saved": False}
+        events.write("end", **why, parts={}, **where)
         events.flush()
         print(f"stoker: {words}; the same command goes on", file=sys.stderr, flush=True)
+
+    def give_up(words: str) -> None:
+        bounded(lambda: last_words(words))
         os._exit(STEPPED_ASIDE if elastic else INTERRUPTED)
 
     return Watchdog(
@@ -211,7 +233,7 @@ def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step
         folder,
         ranks.world,
         after_s=recipe.stall_after,
-        say=lambda words: print(f"stoker: {words}", file=sys.stderr, flush=True),
+        say=lambda words: print(f"alarm: {words}", flush=True),
         give_up=give_up,
         patience=1 if elastic else GIVE_UP_AFTER,
     )

@@ -80,13 +80,14 @@ class Evaluator:
         image_size: int,
         to_input: Callable[[NDArray[np.uint8]], Tensor],
         stop: Callable[[], bool] = lambda: False,
+        waiting: Callable[[float], None] = lambda seconds: None,
     ) -> Accuracy | None:
         """Count right answers; None if a stop was agreed on before the end."""
         was_training = model.training
         model.eval()
         counts = torch.zeros(3, dtype=torch.int64)
         loss = 0.0
-        batches = self._loader.batches(self.plan(image_size))
+        batches = self._loader.batches(self.plan(image_size), waiting)
         try:
             # All ranks take the same number of turns, so that they agree at the same points.
             largest_share = -(-self.images // self.ranks.world)

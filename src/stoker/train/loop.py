@@ -75,10 +75,11 @@ class Loop:
                 with self.spans("data"):
                     loaded = next(batches)
                 self.train_on(loaded)
+            if self.between_steps():
+                return False
         except StopNow:
             # Raised only where the state is whole: waiting for data.
-            return self.leave()
-        if self.between_steps():
+            self.save(wait=True)
             return False
         self.log.flush()
         self.ranks.meet()
@@ -87,7 +88,9 @@ class Loop:
 
     def compile(self, batch: Batch) -> None:
         """Compile for a batch of a shape that is new; saved before, as it may be broken off."""
-        if self.warm_up.needs(batch):
+        if self.warm_up.is_new(batch):
+            self.log.flush()
+            self.ranks.meet()
             self.save(wait=True)
             self.ranks.meet()
             self.warm_up(batch)
@@ -115,15 +118,17 @@ class Loop:
     def between_steps(self) -> bool:
         """Stop, evaluate or save where it is time to; True if the run shall stop here."""
         if self.wants_to_stop():
-            return self.leave()
+            self.save(wait=True)
+            return True
         better = False
         if self.evaluation_is_due():
             with self.spans("evaluation"):
                 outcome = self.evaluate()
             if outcome is None:
-                return self.leave()
+                self.save(wait=True)
+                return True
             better = outcome
-        if better or (self.agreement.met and self.saves.due):
+        if better or self.agreement.due:
             self.save(best=better)
         self.report()
         return False
@@ -131,34 +136,36 @@ class Loop:
     def wants_to_stop(self) -> bool:
         """Whether the ranks have agreed to stop; raises what else they have agreed on."""
         self.watchdog.beat()
-        wish = STARVED if self.step.starved else DIVERGED if self.losses.exploding else GO_ON
-        agreed = self.agreement.poll(wish or (STOP if self.stop else GO_ON))
+        starved = self.step.starved_at is not None
+        wish = STARVED if starved else DIVERGED if self.losses.exploding else GO_ON
+        # A loss that is far too high is not worth keeping, nor what was kept before worth losing.
+        due = self.saves.due and not self.losses.high
+        agreed = self.agreement.poll(wish or (STOP if self.stop else GO_ON), due)
         if agreed == STARVED:
-            raise Trouble(MEMORY, self.state.step, "on some rank")
+            step = self.earliest(self.step.starved_at)
+            raise Trouble(MEMORY, step, "on some rank")
         if agreed == DIVERGED:
             raise self.explosion()
         return agreed == STOP
 
     def explosion(self) -> Trouble:
         """The trouble with the loss, the same on every rank."""
-        # The earliest beginning that any rank has seen, by way of the largest of the negatives.
-        own = -self.losses.since if self.losses.high else -(1 << 62)
-        since = -self.ranks.largest([own])[0]
+        since = self.earliest(self.losses.since if self.losses.high else None)
         worst = max((loss for _, loss in self.losses.recent), default=0.0)
         seen = (
             f"a loss of up to {worst:.1f} since step {since}, guessing has {self.losses.chance:.1f}"
         )
         return Trouble(EXPLODING, self.state.step, seen, since=since)
 
+    def earliest(self, step: int | None) -> int:
+        """The earliest step of all that ranks have to tell, by way of the largest negative."""
+        return -self.ranks.largest([-(1 << 62) if step is None else -step])[0]
+
     def while_waiting(self, seconds: float) -> None:
         """A batch keeps us waiting. The state is whole, but the others may be ahead: they get some
         time to be followed, then a rank leaves with what it has."""
         if self.stop and (self.ranks.world == 1 or seconds > self.patience_s):
             raise StopNow
-
-    def leave(self) -> bool:
-        self.save(wait=True)
-        return True
 
     def save(self, *, best: bool = False, wait: bool = False) -> None:
         with self.spans("checkpoint"):
@@ -193,7 +200,11 @@ class Loop:
         self.ranks.share_buffers(state.evaluated_model)
         self.agreement.meet_next()
         found = self.evaluator.run(
-            state.evaluated_model, size, self.step.to_input, self.wants_to_stop
+            state.evaluated_model,
+            size,
+            self.step.to_input,
+            self.wants_to_stop,
+            self.while_waiting,
         )
         self.agreement.meet_next()
         if found is None:

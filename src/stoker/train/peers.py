@@ -50,11 +50,11 @@ def is_broken_collective(error: RuntimeError) -> bool:
 
 
 def told_to_stop(run: Run, attempt: int) -> str:
-    """Which ranks of an attempt have left on request, where they could not wait for the others."""
+    """Which ranks of an attempt have left, and why, where they could not wait for the others."""
     told = []
     for rank in run.ranks(attempt):
         ends = [e for e in run.attempt_events(attempt, rank) if e["kind"] == "end"]
-        told += [f"rank {rank} was told to stop" for e in ends if e["outcome"] == "interrupted"]
+        told += [f"rank {rank}: {e['reason']}" for e in ends if e.get("outcome") == "interrupted"]
     return ", ".join(told)
 
 
@@ -63,6 +63,9 @@ def lost_words(run: Run, attempt: int) -> str:
     lost = []
     for rank in run.ranks(attempt):
         events = list(run.attempt_events(attempt, rank))
+        failed = [e["reason"] for e in events if e.get("outcome") == "failed"]
+        if failed and not any(event["kind"] == "peer_lost" for event in events):
+            return f"rank {rank} failed: {failed[0]}"
         if not any(event["kind"] in SAID for event in events):
             hosts = [e["environment"]["host"] for e in events if e["kind"] == "attempt"]
             lost.append(f"rank {rank}" + "".join(f" on {host}" for host in hosts))

@@ -165,16 +165,20 @@ class Agreement:
         self._met_poll = 0
         self.met = False
         """Whether the ranks met at the latest poll."""
+        self.due = False
+        """Whether they agreed there to save."""
 
     def meet_next(self) -> None:
         """Meet at the very next poll: from here on polls come at another pace."""
         self._skip, self._next = 0, self._polls
         self._met_at, self._met_poll = time.monotonic(), self._polls
 
-    def poll(self, wish: int) -> int:
-        """The most urgent wish of any rank. The same answer on every rank."""
+    def poll(self, wish: int, due: bool = False) -> int:
+        """The most urgent wish of any rank, and whether rank 0 finds that a save is due. The same
+        answer on every rank."""
+        self.due = False
         if self._ranks.world == 1:
-            self.met = True
+            self.met, self.due = True, due
             return wish
         self._polls += 1
         self.met = self._polls > self._next
@@ -186,7 +190,9 @@ class Agreement:
         # The first steps tell little of the pace: a pause at most doubles.
         skip = min(int(pace * SECONDS_BETWEEN_MEETINGS), 2 * self._skip + 1)
         skip = min(skip, STEPS_BETWEEN_MEETINGS - 1)
-        agreed, skip = self._ranks.largest([wish, skip if self._ranks.first else 0])
+        said = (skip, int(due)) if self._ranks.first else (0, 0)
+        agreed, skip, save = self._ranks.largest([wish, *said])
+        self.due = bool(save)
         self._met_at, self._met_poll = now, self._polls
         self._skip, self._next = skip, self._polls + skip
         return agreed

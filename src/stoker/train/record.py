@@ -58,7 +58,7 @@ def announce(
         *split_otherwise(run, derived),
         *lost_ranks(run),
         *(f"changed: {change}{AGREED[change.kind]}" for change in changed),
-        *(remedy.words() for remedy in loop.step.remedies.taken[-1:]),
+        *(remedy.words() for remedy in loop.step.remedies.taken),
         *slow_to_save(recipe, rehearsed),
     ]
     loop.events.write(
@@ -120,7 +120,10 @@ def lost_ranks(run: Run) -> list[str]:
     silent = [rank for rank, said in events.items() if said and said[-1]["kind"] != "end"]
     if not silent or len(silent) == len(events):
         return []
-    names = [f"rank {rank} on {events[rank][0]['environment']['host']}" for rank in silent]
+    names = []
+    for rank in silent:
+        hosts = [e["environment"]["host"] for e in events[rank] if e["kind"] == "attempt"]
+        names.append(f"rank {rank}" + "".join(f" on {host}" for host in hosts))
     return [f"lost in the attempt before: {', '.join(names)}"]
 
 

@@ -8,6 +8,7 @@ comes; only the last save of a run, or of an orderly stop, must succeed.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ class Saves:
     log: StepLog
     first: bool
     """Whether this rank is the one that saves."""
+    alive: Callable[[], None] = lambda: None
+    """Called now and then while a save keeps everybody waiting."""
 
     def __post_init__(self) -> None:
         state = self.state
@@ -57,7 +60,7 @@ class Saves:
         now = (self.state.position, self.state.evaluated)
         recorded = self.log.flush()
         if wait:
-            self.checkpoints.join()
+            self.checkpoints.join(self.alive)
             self.report()
         if self.first and now != self._saved and recorded:
             self.events.sync()
@@ -65,7 +68,7 @@ class Saves:
         self._saved, self._saved_at = now, time.monotonic()
         self._blocked_s = time.perf_counter() - began
         if wait:
-            self.checkpoints.join()
+            self.checkpoints.join(self.alive)
             self.report()
         if not recorded:
             self.failed("the events of this run cannot be written: is the disk full?")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from itertools import pairwise
@@ -17,12 +18,12 @@ from typing import Any
 import torch
 
 from stoker.data.index import Dataset
-from stoker.errors import Interrupted
-from stoker.fleet.ranks import ELASTIC
+from stoker.errors import Interrupted, StokerError
+from stoker.fleet.ranks import BEGAN, ELASTIC
 from stoker.measure.machine import seconds_since_start
 from stoker.recipe.changes import CONSENT, Change
 from stoker.recipe.origins import Resolved, show_config
-from stoker.recipe.position import cuts
+from stoker.recipe.position import Timeline, cuts
 from stoker.recipe.recipe import Recipe
 from stoker.run import Events, Listener, Run
 from stoker.survive.rehearsal import Reader
@@ -30,7 +31,7 @@ from stoker.survive.remedies import Remedies, keep_evidence
 from stoker.survive.saving import Checkpoints
 from stoker.survive.spot import watch_for
 from stoker.survive.stopping import StopWish
-from stoker.survive.trouble import Trouble
+from stoker.survive.trouble import EXPLODING, Trouble
 from stoker.train.assembly import Parts, assemble, prepare
 from stoker.train.loop import Loop
 from stoker.train.peers import naming_lost_peers
@@ -78,7 +79,7 @@ def train(
             if isinstance(trouble, str):
                 return trouble
             began, changed, reader = seconds_since_start(), [], None
-            del parts
+            del parts, prepared
             gc.collect()
             if ranks.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -98,7 +99,8 @@ def watch_the_clock_and_the_provider(
     """Let the time limit and a spot notice wish for a stop; how to end the watching."""
     if recipe.time_limit:
         reserve = min(recipe.grace, recipe.time_limit / 4)
-        stop.after(max(recipe.time_limit - reserve - seconds_since_start(), 0.0))
+        began = float(os.environ.get(BEGAN, time.time() - seconds_since_start()))
+        stop.after(max(began + recipe.time_limit - reserve - time.time(), 0.0))
     return watch_for("off" if ranks.local_rank else recipe.spot_notice, stop)
 
 
@@ -109,6 +111,8 @@ def settle_changes(parts: Parts, resolved: Resolved) -> None:
     run, newest = parts.run, parts.newest
     position, step = (newest.facts["position"], newest.facts["step"]) if newest else (0, 0)
     if needs_record(parts.changed) or run.base()[0] > position:
+        # Refused before it is on record, if nothing is left to train.
+        Timeline.of(resolved.recipe, len(parts.prepared.split), position, step)
         parts.ranks.meet()
         if parts.ranks.first:
             run.take_over(resolved.recipe, show_config(resolved), position, step)
@@ -132,12 +136,16 @@ def attend(parts: Parts) -> str | Trouble:
         return outcome
     except Trouble as trouble:
         assert loop is not None
+        try:
+            mend(trouble, loop, parts)
+        except StokerError as error:
+            note_end(events, loop, "failed", str(error))
+            raise
         note_end(events, loop, TROUBLED, str(trouble))
-        mend(trouble, loop, parts)
         trouble.__traceback__ = None  # it would keep all tensors of the step alive
         return trouble
     except Interrupted as error:
-        note_end(events, loop, STOPPED, str(error))
+        note_end(events, loop, STOPPED, str(error), saved=False)
         raise
     except BaseException as error:
         note_end(events, loop, "failed", f"{type(error).__name__}: {error}")
@@ -157,21 +165,24 @@ def mend(trouble: Trouble, loop: Loop, parts: Parts) -> None:
     """Keep the evidence, set aside what was saved after the trouble began, choose a remedy. All
     ranks choose the same; rank 0 writes it down."""
     run, ranks, recipe = parts.run, parts.ranks, parts.prepared.recipe
-    # The first step, on any rank, of those whose loss was far too high when the trouble came.
-    own = loop.losses.since if loop.losses.high else trouble.since + 1
-    first_high = -ranks.largest([-own])[0]
-    trouble.since = min(trouble.since, first_high)
+    loop.log.flush()
+    # The first step, on any rank, of those whose loss was far too high when the trouble came: the
+    # weights that it began with were bad already.
+    first_high = loop.earliest(loop.losses.since if loop.losses.high else None)
+    blown_up = trouble.kind == EXPLODING or first_high < trouble.since
+    good_until = first_high - 1 if blown_up else trouble.since
     facts = {"trouble": str(trouble), "step": trouble.step, "since": trouble.since}
     seen = {**facts, **loop.step.evidence(), "losses": list(loop.losses.recent)}
     keep_evidence(run.path, trouble.step, ranks.rank, seen)
     loop.saves.checkpoints.join()
     if ranks.first:
-        Checkpoints(run.path).set_aside_after(trouble.since)
+        Checkpoints(run.path).set_aside_after(good_until)
     ranks.meet()
     newest, _ = Checkpoints(run.path).newest()
     batch = loop.timeline.batch_of_step(min(trouble.step, loop.timeline.steps - 1))
     shares = cuts(batch.size, ranks.world)
-    holds = loop.step.micro_batch or max(b - a for a, b in pairwise(shares))
+    share = max(b - a for a, b in pairwise(shares))
+    holds = min(loop.step.micro_batch or share, share)
     remedies = Remedies(run.path)
     ranks.meet()
     remedy = remedies.choose(
@@ -180,20 +191,22 @@ def mend(trouble: Trouble, loop: Loop, parts: Parts) -> None:
         at=batch.position,
         back_to=newest.facts["position"] if newest else 0,
         holds=holds,
-        blown_up=trouble.since == first_high,
+        blown_up=blown_up,
     )
     if ranks.first:
         remedies.take(remedy)
     ranks.meet()
 
 
-def note_end(events: Events, loop: Loop | None, outcome: str, reason: str | None) -> None:
-    facts: dict[str, Any] = {"parts": {}}
+def note_end(
+    events: Events, loop: Loop | None, outcome: str, reason: str | None, *, saved: bool = True
+) -> None:
+    facts: dict[str, Any] = {"parts": {}, "saved": saved and outcome != "failed"}
     if loop is not None:
         state = loop.state
-        facts = {"position": state.position, "step": state.step, "best": state.best}
+        facts |= {"position": state.position, "step": state.step, "best": state.best}
         facts["parts"] = loop.spans.lap()
-        if outcome != "failed":
+        if outcome != "failed" or loop.ranks.device.type == "cpu":
             # After a failure the device may not answer any more.
             loop.log.flush()
     events.write("end", outcome=outcome, reason=reason, **facts)

@@ -69,7 +69,13 @@ class TrainState:
         self.model.load_state_dict(snapshot.weights)
         if self.ema:
             self.ema.model.load_state_dict(snapshot.ema)
+        # The recipe says how weights move, on this device; the checkpoint how they have moved.
+        kept = ("params", "lr")
+        own = [{k: g[k] for k in g.keys() - kept} for g in self.optimizer.param_groups]
         self.optimizer.load_state_dict(snapshot.state["optimizer"])
-        self.scaler.load_state_dict(snapshot.state["scaler"])
+        for group, values in zip(self.optimizer.param_groups, own, strict=True):
+            group.update(values)
+        if snapshot.state["scaler"]:
+            self.scaler.load_state_dict(snapshot.state["scaler"])
         self.position, self.step = snapshot.facts["position"], snapshot.facts["step"]
         self.evaluated, self.best = snapshot.facts["evaluated"], snapshot.facts["best"]

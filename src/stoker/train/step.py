@@ -27,7 +27,7 @@ from stoker.data.loader import Loaded
 from stoker.measure.spans import Spans
 from stoker.recipe.position import Timeline, learning_rate, micro_cuts
 from stoker.recipe.recipe import Recipe
-from stoker.survive.guard import Sentinel
+from stoker.survive.guard import Seen, Sentinel
 from stoker.survive.remedies import Remedies
 from stoker.survive.trouble import MEMORY, NOT_FINITE, Trouble
 from stoker.train.evaluate import hits
@@ -53,8 +53,8 @@ class Step:
     to_input: Callable[[NDArray[np.uint8]], Tensor]
     remedies: Remedies
     spans: Spans = field(default_factory=Spans)
-    starved: bool = False
-    """Whether this rank ran out of memory in the latest step."""
+    starved_at: int | None = None
+    """The first step in which this rank ran out of memory."""
 
     def __post_init__(self) -> None:
         # torch.compile wraps once more; what it wrapped is the same module.
@@ -62,7 +62,6 @@ class Step:
         self.micro_batch = self.remedies.micro_batch(self.recipe)
         self.sentinel = Sentinel(self.ranks.device)
         self.loaded: Loaded | None = None
-        self.sums = torch.zeros(0)
 
     def __call__(self, loaded: Loaded) -> Tensor:
         """Make the step; loss, top-1 and top-5 hits summed over this rank's images, and the norm
@@ -75,18 +74,19 @@ class Step:
         set_learning_rate(state.optimizer, rate * self.remedies.rate(batch.position))
         state.optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
-        self.starved, self.sums = False, sums
+        starved = False
         share = len(loaded.labels)
         for begin, end in pairwise(micro_cuts(share, self.micro_batch)):
             try:
                 sums[:3] += self.micro_step(loaded, begin, end)
             except NO_MEMORY:
-                self.starved = True
-            if self.starved:
+                starved = True
+            if starved:
+                self.starved_at = batch.step if self.starved_at is None else self.starved_at
                 self.spoil(batch.image_size)
                 break
         with self.spans("optimiser"):
-            sums[3] = self.update(batch.step)
+            sums[3] = self.update(Seen(batch.step, sums, starved))
         state.position, state.step = batch.end, batch.step + 1
         return sums
 
@@ -142,14 +142,14 @@ class Step:
         blank = torch.zeros(BLANK_IMAGES, 3, image_size, image_size, device=self.ranks.device)
         (self.ddp(blank).sum() * float("nan")).backward()
 
-    def update(self, step: int) -> Tensor:
+    def update(self, seen: Seen) -> Tensor:
         """Move the weights, then their average, if the gradient is one; its norm."""
         state = self.state
         state.scaler.unscale_(state.optimizer)
         params = [p for p in state.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
         if self.guards:
-            self.sentinel.see(step, norm)
+            self.sentinel.see(seen, norm)
             self.judge(self.sentinel.bad())
         if self.recipe.clip_grad:
             nn.utils.clip_grads_with_norm_(params, self.recipe.clip_grad, norm)
@@ -168,18 +168,20 @@ class Step:
         bread: it skips the step by itself, and the losses tell whether that goes on."""
         return not self.state.scaler.is_enabled()
 
-    def judge(self, bad: int | None) -> None:
+    def judge(self, bad: Seen | None) -> None:
         """Raise what all ranks have seen: the same on each of them."""
         if bad is None:
             return
         number = self.ranks.rank + 1
-        own_is_bad = not bool(self.sums.isfinite().all())
-        starved, culprit = self.ranks.largest([self.starved * number, own_is_bad * number])
+        own_is_bad = not bool(bad.sums.isfinite().all())
+        starved, culprit = self.ranks.largest([bad.starved * number, own_is_bad * number])
         if starved:
-            raise Trouble(MEMORY, bad, f"on rank {starved - 1}")
+            raise Trouble(MEMORY, bad.step, f"on rank {starved - 1}")
         if self.recipe.on_divergence != "off":
             whose = f" of rank {culprit - 1}" if culprit and self.ranks.world > 1 else ""
-            raise Trouble(NOT_FINITE, bad, f"the gradient{whose}; the weights were not touched")
+            raise Trouble(
+                NOT_FINITE, bad.step, f"the gradient{whose}; the weights were not touched"
+            )
 
     def evidence(self) -> dict[str, Any]:
         """What this rank had in hands: the rate, the largest gradients, the samples."""

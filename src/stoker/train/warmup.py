@@ -27,22 +27,19 @@ class WarmUp:
     stop: StopWish
     leave: Callable[[], None]
     """Ends this process; everything is saved."""
-    _ready: set[tuple[int, bool, int]] = field(default_factory=set)
+    _ready: set[tuple[int, int]] = field(default_factory=set)
 
-    def needs(self, batch: Batch) -> list[tuple[int, bool]]:
-        """What has to be compiled for a batch."""
-        if not self.step.recipe.compile:
-            return []
-        return [(n, last) for n, last in self._sizes(batch) if not self._has(n, last, batch)]
-
-    def _has(self, images: int, last: bool, batch: Batch) -> bool:
-        return (images, last, batch.image_size) in self._ready
+    def is_new(self, batch: Batch) -> bool:
+        """Whether a batch has a shape that nothing is compiled for: the same on every rank."""
+        compiles = self.step.recipe.compile
+        return compiles and (batch.size, batch.image_size) not in self._ready
 
     def __call__(self, batch: Batch) -> None:
-        for images, last in self.needs(batch):
+        """Compile; each rank makes exactly one pass in which gradients are exchanged."""
+        for images, last in self._sizes(batch):
             with self.stop.at_once(self.leave), self.step.spans("compile"):
                 self._compile(images, last, batch.image_size)
-            self._ready.add((images, last, batch.image_size))
+        self._ready.add((batch.size, batch.image_size))
 
     def _sizes(self, batch: Batch) -> list[tuple[int, bool]]:
         """How many images the network sees at once in the micro-batches of a batch, and whether

@@ -395,3 +395,33 @@ class TestFailure:
         assert (attempt["torn"], attempt["step"]) == ([torn], int(before[:9]))
         assert [event["step"] for event in Run(run).steps()] == list(range(STEPS))
         assert same(newest(run), newest(whole))
+
+
+class TestAnotherRecipe:
+    def test_takes_effect_where_it_was_agreed_on(
+        self, sets: dict[str, Path], tmp_path: Path
+    ) -> None:
+        train(sets["usual"], recipe(), tmp_path / "run")
+        more = recipe(epochs=3, weight_decay=0.25, momentum=0.5)
+        allowed = ["epochs", "weight_decay", "momentum"]
+        assert train(sets["usual"], more, tmp_path / "run", allowed=allowed) == FINISHED
+        found, _ = Checkpoints(tmp_path / "run").newest()
+        assert found is not None
+        groups = found.state["optimizer"]["param_groups"]
+        assert [group["weight_decay"] for group in groups] == [0.25, 0.0]
+        assert {group["momentum"] for group in groups} == {0.5}
+        assert Run(tmp_path / "run").base() == (112, 7)
+
+    def test_is_not_on_record_where_nothing_is_left_to_train(
+        self, sets: dict[str, Path], tmp_path: Path
+    ) -> None:
+        train(sets["usual"], recipe(), tmp_path / "run")
+        with pytest.raises(BadRequest, match="less than one batch"):
+            train(sets["usual"], recipe(batch_size=20), tmp_path / "run", allowed=["batch_size"])
+        assert Run(tmp_path / "run").record["changes"] == []
+        assert train(sets["usual"], recipe(), tmp_path / "run") == FINISHED
+
+    def test_with_another_precision_goes_on(self, sets: dict[str, Path], tmp_path: Path) -> None:
+        train(sets["usual"], recipe(), tmp_path / "run")
+        more = recipe(epochs=3, amp="fp16")
+        assert train(sets["usual"], more, tmp_path / "run", allowed=["epochs", "amp"]) == FINISHED
