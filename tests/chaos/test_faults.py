@@ -14,7 +14,7 @@ from chaos.trainers import Trainers, assert_bit_equal
 from stoker.run import Run
 from stoker.survive.remedies import Remedies
 
-EPOCHS = 24
+EPOCHS = 16
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def test_kills_leave_no_trace(
     recipe: str,
 ) -> None:
     kills = KILLS_OF_THE_WHOLE if whole else KILLS
-    epochs = 60 if whole else 30
+    epochs = 60 if whole else 24
     reference, killed = Run(tmp_path / "reference"), Run(tmp_path / "killed")
     argv = command(packed_sets, reference.path, recipe, epochs=epochs)
     assert trainers.train(argv, tmp_path / "reference.log", ranks=ranks) == [0] * ranks

@@ -23,7 +23,7 @@ def reference(
     trainers: Trainers, packed_sets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Run:
     run = Run(tmp_path_factory.mktemp("reference") / "run")
-    argv = command(packed_sets, run.path, RECIPE, epochs=24)
+    argv = command(packed_sets, run.path, RECIPE, epochs=16)
     assert trainers.train(argv, run.path.parent / "log") == [0]
     return run
 
@@ -47,7 +47,7 @@ def test_a_kill_at_any_stage_is_resumed_from_the_newest_whole_one(
     stage: str,
 ) -> None:
     run, log = Run(tmp_path / "run"), tmp_path / "log"
-    argv = command(packed_sets, run.path, RECIPE, epochs=24)
+    argv = command(packed_sets, run.path, RECIPE, epochs=16)
     rare = stage.startswith(("best", "prune"))
     kill = {"fault": "kill", "at": stage, "count": 1 if rare else 3}
     assert trainers.train(argv, log, faults=[kill]) == [-9]
@@ -83,7 +83,7 @@ def test_a_damaged_checkpoint_is_named_set_aside_and_gone_once_overtaken(
     trainers: Trainers, packed_sets: dict[str, Path], tmp_path: Path, reference: Run, what: str
 ) -> None:
     run, log = Run(tmp_path / "run"), tmp_path / "log"
-    argv = command(packed_sets, run.path, RECIPE, epochs=24)
+    argv = command(packed_sets, run.path, RECIPE, epochs=16)
     kill = {"fault": "kill", "at": "data", "count": 60}
     assert trainers.train(argv, log, faults=[kill]) == [-9]
     checkpoints = Checkpoints(run.path)

@@ -94,7 +94,7 @@ def words(sets: dict[str, Path], run: Path, cell: Cell) -> list[str]:
         more += " --spot-notice gcp"
     if cell.phase == "compile":
         more += " --compile"
-    return command(sets, run, "raw, sgd, phases", epochs=24, more=more)
+    return command(sets, run, "raw, sgd, phases", epochs=16, more=more)
 
 
 def send(cell: Cell, pids: list[int], metadata: Metadata) -> None:
