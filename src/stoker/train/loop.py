@@ -78,8 +78,10 @@ class Loop:
             if self.between_steps():
                 return False
         except StopNow:
-            # Raised only where the state is whole: waiting for data.
-            self.save(wait=True)
+            # Raised only where the state is whole: waiting for data. The others may be elsewhere,
+            # so nothing is asked of them.
+            with self.spans("checkpoint"):
+                self.saves.save(wait=True)
             return False
         self.log.flush()
         self.ranks.meet()
@@ -149,7 +151,7 @@ class Loop:
         return agreed == STOP
 
     def explosion(self) -> Trouble:
-        """The trouble with the loss, the same on every rank."""
+        """The trouble with the loss; its beginning is the same on every rank."""
         since = self.earliest(self.losses.since if self.losses.high else None)
         worst = max((loss for _, loss in self.losses.recent), default=0.0)
         seen = (

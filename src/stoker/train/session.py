@@ -68,6 +68,8 @@ def train(
             run.create(record_of(resolved, dataset, prepared.lanes), show_config(resolved))
         ranks.meet()
         changed = run.compare(recipe, dataset, allowed)
+        if needs_record(changed):
+            refuse_without_batches(run, recipe, len(prepared.split))
         leaving.callback(watch_the_clock_and_the_provider(recipe, ranks, stop))
         began = 0.0
         while True:
@@ -111,12 +113,17 @@ def settle_changes(parts: Parts, resolved: Resolved) -> None:
     run, newest = parts.run, parts.newest
     position, step = (newest.facts["position"], newest.facts["step"]) if newest else (0, 0)
     if needs_record(parts.changed) or run.base()[0] > position:
-        # Refused before it is on record, if nothing is left to train.
-        Timeline.of(resolved.recipe, len(parts.prepared.split), position, step)
         parts.ranks.meet()
         if parts.ranks.first:
             run.take_over(resolved.recipe, show_config(resolved), position, step)
         parts.ranks.meet()
+
+
+def refuse_without_batches(run: Run, recipe: Recipe, samples: int) -> None:
+    """Refuse a recipe that leaves nothing to train, before anything of it is on record."""
+    newest, _ = Checkpoints(run.path).newest()
+    if newest:
+        Timeline.of(recipe, samples, newest.facts["position"], newest.facts["step"])
 
 
 def needs_record(changed: list[Change]) -> bool:

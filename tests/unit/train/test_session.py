@@ -419,6 +419,7 @@ class TestAnotherRecipe:
         with pytest.raises(BadRequest, match="less than one batch"):
             train(sets["usual"], recipe(batch_size=20), tmp_path / "run", allowed=["batch_size"])
         assert Run(tmp_path / "run").record["changes"] == []
+        assert Run(tmp_path / "run").finished
         assert train(sets["usual"], recipe(), tmp_path / "run") == FINISHED
 
     def test_with_another_precision_goes_on(self, sets: dict[str, Path], tmp_path: Path) -> None:
