@@ -14,12 +14,12 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from stoker.faults import reach
 
 _CHUNK = 1 << 20
-_UNABLE = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV, errno.EBADF)
+UNABLE = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV, errno.EBADF)
 """What a file system answers to a call that it does not have."""
 
 
@@ -43,10 +43,18 @@ def sync(path: Path) -> None:
         reach("fsync")
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in _UNABLE:
+        if error.errno not in UNABLE:
             raise
     finally:
         os.close(handle)
+
+
+def open_at_end(path: Path) -> IO[bytes]:
+    """A file to go on writing at its end, for one writer: not opened for appending, which not every
+    mount can do."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    os.lseek(handle, 0, os.SEEK_END)
+    return os.fdopen(handle, "r+b", buffering=0)
 
 
 def temporary(path: Path) -> Path:
@@ -61,7 +69,7 @@ def publish(written: Path, path: Path) -> None:
         reach("rename")
         written.replace(path)
     except OSError as error:
-        if error.errno not in _UNABLE:
+        if error.errno not in UNABLE:
             raise
         shutil.copyfile(written, path)
         sync(path)

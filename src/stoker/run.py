@@ -13,6 +13,7 @@ s replaces everything from step s on, so that each step has exactly one value. A
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -23,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
-from stoker.commit import write_bytes, write_json
+from stoker.commit import UNABLE, open_at_end, write_bytes, write_json
 from stoker.errors import BadRequest, StokerError
 from stoker.recipe.changes import Change, changes, refuse_unwanted
 from stoker.recipe.recipe import Recipe
@@ -50,10 +51,7 @@ class Events:
 
     def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # One writer a file: it goes on at the end, and need not be opened for appending, which
-        # not every mount can do.
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-        os.lseek(self._file, 0, os.SEEK_END)
+        self._file = open_at_end(path)
         self._pending = bytearray()
         self._listeners = list(listeners)
 
@@ -71,7 +69,7 @@ class Events:
         does not take it; the next flush goes on where this one stopped."""
         try:
             while self._pending:
-                written = os.write(self._file, self._pending)
+                written = os.write(self._file.fileno(), self._pending)
                 del self._pending[:written]
         except OSError:
             return False
@@ -80,11 +78,11 @@ class Events:
     def sync(self) -> None:
         """Ask the disk to keep what was flushed through a power cut."""
         with suppress(OSError):
-            os.fsync(self._file)
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self.flush()
-        os.close(self._file)
+        self._file.close()
 
 
 def class_difference(before: list[str], now: list[str]) -> str:
@@ -104,7 +102,7 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -169,7 +167,7 @@ class Run:
     def lock(self, patience_s: float = 10.0) -> None:
         """Become the one that trains this run, or say who is. The kernel lets go at any death."""
         self.path.mkdir(parents=True, exist_ok=True)
-        file = (self.path / "lock").open("a+", encoding="utf-8")
+        file = open_at_end(self.path / "lock")
         give_up = time.monotonic() + patience_s
         while True:
             try:
@@ -178,14 +176,19 @@ class Run:
             except BlockingIOError as error:
                 if time.monotonic() > give_up:
                     file.seek(0)
+                    holder = file.read().decode(errors="replace").strip()
                     raise BadRequest(
-                        f"{self.path} is being trained by {file.read().strip()}: "
+                        f"{self.path} is being trained by {holder}: "
                         "stop that first, or name another --run"
                     ) from error
                 time.sleep(0.1)
+            except OSError as error:
+                if error.errno not in (*UNABLE, errno.ENOLCK):
+                    raise
+                break  # a mount without locks: who trains here is the user's care
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+        file.seek(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         self._lock = file
 
     @property

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.commit import open_at_end
 from stoker.errors import (
     BAD_REQUEST,
     FAILED,
@@ -79,7 +80,7 @@ def take_part(plan: Launch, rendezvous: Rendezvous, round: Round, log: Path) -> 
     """Run this node's ranks through one round; what their exit codes add up to."""
     running: Running = []
     try:
-        with log.open("ab") as errors:
+        with open_at_end(log) as errors:
             for local in range(plan.ranks):
                 told = {**environment(plan, rendezvous, round, local), **plan.extra}
                 doors = [round.door.fileno()] if round.door and local == 0 else []

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from stoker.commit import open_at_end
 from stoker.errors import FINISHED, INTERRUPTED
 from stoker.fleet.local import STOP_SIGNALS, end_with_parent, usable_cores
 
@@ -74,7 +75,7 @@ def launch(
 
     before = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
     try:
-        with log.open("ab") as errors:
+        with open_at_end(log) as errors:
             for rank in range(ranks):
                 told = {**environment(rank, ranks, meeting / "ranks"), **(extra or {})}
                 running.append(start(arguments, told, errors))

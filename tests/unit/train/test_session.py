@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -426,3 +429,31 @@ class TestAnotherRecipe:
         train(sets["usual"], recipe(), tmp_path / "run")
         more = recipe(epochs=3, amp="fp16")
         assert train(sets["usual"], more, tmp_path / "run", allowed=["epochs", "amp"]) == FINISHED
+
+
+class TestPoorMounts:
+    @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP])
+    def test_without_links_modes_locks_and_appending_it_trains_and_goes_on(
+        self,
+        sets: dict[str, Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        number: int,
+    ) -> None:
+        def refuse(*given: Any, **named: Any) -> Any:
+            raise OSError(number, os.strerror(number))
+
+        real_open = os.open
+
+        def open_unless_appending(path: Any, flags: int, *more: Any, **named: Any) -> int:
+            return refuse() if flags & os.O_APPEND else real_open(path, flags, *more, **named)
+
+        for name in ("link", "symlink", "chmod", "fchmod"):
+            monkeypatch.setattr(os, name, refuse)
+        monkeypatch.setattr(os, "open", open_unless_appending)
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        stop = StopWish()
+        stop.wish("a test")
+        assert train(sets["usual"], recipe(), tmp_path / "run", stop=stop) == STOPPED
+        assert train(sets["usual"], recipe(), tmp_path / "run") == FINISHED
+        assert [event["step"] for event in Run(tmp_path / "run").steps()] == list(range(STEPS))
