@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from stoker.errors import (
     StokerError,
 )
 from stoker.fleet.place import Nodes, Place
-from stoker.fleet.ranks import is_rank
+from stoker.fleet.ranks import BEGAN, is_rank
 from stoker.fleet.ranks import launch as start_ranks
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.origins import Resolved
@@ -151,7 +152,7 @@ def launch(ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopWis
     run.path.mkdir(parents=True, exist_ok=True)
     log = run.path / "launcher.log"
     said_before = log.stat().st_size if log.exists() else 0
-    extra = {PACKED: str(data)}
+    extra = {PACKED: str(data), BEGAN: str(time.time())}
     arguments = ["train", *words, "--run", str(run.path)]
     ended = start_ranks(ranks, arguments, log, extra)
     came_to = 0
@@ -209,7 +210,7 @@ def launch_elastic(
         ranks=ranks,
         arguments=["train", *words, "--run", str(run.path)],
         run_path=run.path,
-        extra={PACKED: str(data)},
+        extra={PACKED: str(data), BEGAN: str(time.time())},
         stop=lambda: bool(stop),
         progress=lambda: steps_of(run),
         tell=tell,

@@ -121,7 +121,6 @@ def numbers(rank: int, world: int, local_rank: int, local_world: int) -> dict[st
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(local_world),
         "OMP_NUM_THREADS": str(max(1, usable_cores() // local_world)),
-        BEGAN: os.environ.get(BEGAN, str(time.time())),
     }
 
 
