@@ -50,10 +50,15 @@ def sync(path: Path) -> None:
 
 
 def open_at_end(path: Path) -> IO[bytes]:
-    """A file to go on writing at its end, for one writer: not opened for appending, which not every
-    mount can do."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    os.lseek(handle, 0, os.SEEK_END)
+    """A file to go on writing at its end. Where a mount cannot append, for one writer only."""
+    flags = os.O_RDWR | os.O_CREAT
+    try:
+        handle = os.open(path, flags | os.O_APPEND, 0o644)
+    except OSError as error:
+        if error.errno not in UNABLE:
+            raise
+        handle = os.open(path, flags, 0o644)
+        os.lseek(handle, 0, os.SEEK_END)
     return os.fdopen(handle, "r+b", buffering=0)
 
 

@@ -201,9 +201,13 @@ class TestWhat:
         assert child.returncode == -signal.SIGKILL
         assert child.stdout.split() == ["0", "1", "2"]
 
+    def test_huge_spoils_a_value_but_leaves_it_a_number(self, arm: Arm) -> None:
+        arm({"fault": "huge", "at": "here"})
+        assert [faults.reach("here", 2.0), faults.reach("here", 2.0)] == [2000.0, 2.0]
+
     def test_every_happening_is_tried_here(self) -> None:
-        tried = {"kill", "term", "stall", "nan", "oom", "full", "quota", "unable", "forbidden"}
-        assert set(faults.HAPPENINGS) == tried
+        tried = {"kill", "term", "stall", "nan", "huge", "oom", "full", "quota", "unable"}
+        assert set(faults.HAPPENINGS) == {*tried, "forbidden"}
 
 
 def test_passing_a_place_costs_next_to_nothing(arm: Arm) -> None:

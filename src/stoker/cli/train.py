@@ -92,13 +92,24 @@ def run(words: Sequence[str]) -> int:
         if meeting:
             return launch_elastic(parsed.ranks, words, data, run, stop, *meeting)
         return launch(parsed.ranks, words, data, run, stop)
-    outcome = train_here(data, resolved, path, stop, allowed)
-    code = STEPPED_ASIDE if outcome == "interrupted" and stop.aside else OUTCOMES[outcome]
-    if any(thread.name.startswith("stoker-decode") for thread in threading.enumerate()):
-        # They hang in storage that does not answer; Python would wait for them at its exit.
+    try:
+        outcome = train_here(data, resolved, path, stop, allowed)
+        code = STEPPED_ASIDE if outcome == "interrupted" and stop.aside else OUTCOMES[outcome]
+    except StokerError as error:
+        if not hangs():
+            raise
+        print(f"stoker: {error}", file=sys.stderr, flush=True)
+        code = error.exit_code
+    if hangs():
         sys.stdout.flush()
         os._exit(code)
     return code
+
+
+def hangs() -> bool:
+    """Whether threads hang in storage that does not answer: Python would wait for them at its
+    exit."""
+    return any(thread.name.startswith("stoker-decode") for thread in threading.enumerate())
 
 
 def meeting_of(nodes: str | None, rendezvous: str | None) -> tuple[Place, Nodes] | None:
@@ -164,6 +175,8 @@ def launch(ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopWis
         ended = start_ranks(ranks, arguments, log, extra)
     if set(ended.codes) <= {FINISHED, INTERRUPTED}:
         return max(ended.codes)
+    if ended.killed and ended.codes[0] == FINISHED and run.finished:
+        return FINISHED  # what is killed after the end is no loss
     if ended.signalled and set(ended.codes) <= {FINISHED, INTERRUPTED, -ended.signalled}:
         raise Interrupted("stopped before training began: the same command goes on")
     said, ours = said_since(log, said_before)

@@ -37,6 +37,8 @@ GRACE_S = 20.0
 """How long other ranks may take to notice that one has failed, before they are told, then ended."""
 STRAGGLER_S = 5.0
 """How long other ranks may take to follow one that has stopped on request."""
+PATIENCE_S = 120.0
+"""How long the slowest of them may take, before it counts as failed."""
 ORDERLY = (FINISHED, INTERRUPTED)
 KILLS = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
 _POLL_S = 0.05
@@ -146,6 +148,8 @@ def wait_for_all(running: list[subprocess.Popen[bytes]]) -> frozenset[int]:
         if now - stopped_at > STRAGGLER_S and not asked:
             signal_all(running, signal.SIGUSR1)
             asked = True
+        if now - stopped_at > PATIENCE_S:
+            failed_at = min(failed_at, now - GRACE_S)
         if now - failed_at > GRACE_S and not warned:
             signal_all(running, signal.SIGTERM)
             warned = True

@@ -77,6 +77,8 @@ class LossWatch:
 
     def add(self, step: int, loss: float) -> None:
         self.recent.append((step, loss))
+        if self.exploding:
+            return
         if loss <= self.limit or math.isinf(self.limit):
             self.high = self.streak = 0
             return

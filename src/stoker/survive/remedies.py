@@ -77,7 +77,7 @@ class Remedies:
         """Images a rank holds at once, after all that did not fit."""
         size = recipe.micro_batch
         for remedy in self.taken:
-            if remedy.kind == "micro_batch" and size in (0, remedy.before):
+            if remedy.kind == "micro_batch" and (size == 0 or size >= remedy.before):
                 size = remedy.after
         return size
 

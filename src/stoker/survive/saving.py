@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from stoker.commit import write_bytes
 from stoker.errors import StokerError
@@ -31,6 +32,8 @@ from stoker.survive.checkpoint import (
 )
 
 NAME = re.compile(r"\d{9,}(-\d+)?")
+SLOWEST_S = 600.0
+"""A save that takes longer than this is not alive any more."""
 TORN, DIVERGED = ".torn", ".diverged"
 
 
@@ -133,9 +136,11 @@ class Checkpoints:
 
     def join(self, alive: Callable[[], None] = lambda: None) -> None:
         """Until no save is under way, however it went."""
+        give_up = time.monotonic() + SLOWEST_S
         while self._thread:
             self._thread.join(1.0)
-            alive()
+            if time.monotonic() < give_up:
+                alive()
             if not self._thread.is_alive():
                 self._thread = None
 
@@ -170,7 +175,7 @@ class Checkpoints:
     def _name_for(self, step: int) -> str:
         """A name that no committed checkpoint has: what counts is never written over."""
         name, again = f"{step:09d}", 1
-        while manifest_of(self.folder / name) is not None:
+        while self._manifest(name) is not None:
             again += 1
             name = f"{step:09d}-{again}"
         return name
@@ -196,10 +201,9 @@ class Checkpoints:
     def _mend_best(self) -> None:
         """Let `best` name the newest that was the best when it was saved, or nothing."""
         best = self.pointer("best")
-        if best is None or manifest_of(self.folder / best):
+        if best is None or self._manifest(best) is not None:
             return
-        kept = [(name, manifest_of(self.folder / name)) for name in self.names()]
-        former = [name for name, manifest in kept if manifest and manifest.get("is_best")]
+        former = [name for name in self.names() if (self._manifest(name) or {}).get("is_best")]
         if former:
             write_bytes(self.run_path / "best", former[0].encode())
         else:
@@ -214,12 +218,20 @@ class Checkpoints:
             shutil.rmtree(self.folder / name)
             reach("prune:folder")
 
+    def _manifest(self, name: str) -> dict[str, Any] | None:
+        """The manifest of a checkpoint; nothing is in it where it cannot be read just now."""
+        try:
+            return manifest_of(self.folder / name)
+        except OSError:
+            return {}
+
     def _unwanted(self, keep: int) -> Iterator[str]:
-        valid = [name for name in self.names() if manifest_of(self.folder / name)]
+        valid = [name for name in self.names() if self._manifest(name)]
+        unread = [name for name in self.names() if self._manifest(name) == {}]
         if not valid:
             return
         # `last` was committed by us; a newer folder may be damaged without looking so.
-        wanted = {*valid[:keep], self.pointer("last"), self.pointer("best")}
+        wanted = {*valid[:keep], *unread, self.pointer("last"), self.pointer("best")}
         newest = step_and_save(valid[0])
         for name in self._entries():
             stem = name.removesuffix(TORN).removesuffix(DIVERGED)

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,12 @@ def stacks() -> dict[str, list[str]]:
 
 def bounded(function: Callable[[], object], seconds: float = 2.0) -> None:
     """Do something that may never end, as on a disk that hangs, for so long at most."""
-    thread = threading.Thread(target=function, daemon=True)
+
+    def attempt() -> None:
+        with suppress(Exception):
+            function()
+
+    thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(seconds)
 
@@ -110,6 +116,10 @@ class Watchdog:
 
     def close(self) -> None:
         self._over.set()
+
+    def touch(self) -> None:
+        """The main thread is alive, in the middle of something that takes its time."""
+        self._beat = time.monotonic()
 
     def beat(self) -> None:
         """The main thread is alive and between two pieces of work."""
@@ -146,20 +156,22 @@ class Watchdog:
         path = self._folder / f"stall-rank{own.rank}.json"
         bounded(lambda: path.write_text(json.dumps(asdict(own))))
         self._over.wait(GATHER_S)
-        words = f"no step for {still_s:.0f} s: {odd_one_out(self._gather(own), self._world)}"
+        found = {own.rank: own}
+        bounded(lambda: found.update(self._gather(own)))
+        words = f"no step for {still_s:.0f} s: {odd_one_out(list(found.values()), self._world)}"
         self.seen.append(words)
         if own.rank == 0 or self._world == 1:
             self._say(f"{words}; stacks in {self._folder}")
         return words
 
-    def _gather(self, own: Standing) -> list[Standing]:
+    def _gather(self, own: Standing) -> dict[int, Standing]:
         """Where the ranks stand that have said so lately."""
-        found = []
+        found = {}
         for path in sorted(self._folder.glob("stall-rank*.json")):
             try:
                 said: dict[str, Any] = json.loads(path.read_text())
             except (OSError, ValueError):
                 continue
             if said["time"] > own.time - self.limit_s / 2:
-                found.append(Standing(**said))
+                found[said["rank"]] = Standing(**said)
         return found

@@ -156,7 +156,7 @@ def assemble(parts: Parts) -> Loop:
     losses = LossWatch(chance if watched else math.inf, after_warm_up)
     log = StepLog(events, losses.add)
     watchdog = watchdog_of(recipe, ranks, events, run.attempt_path(parts.attempt), step)
-    saves = Saves(recipe, state, parts.checkpoints, facts, events, log, ranks.first, watchdog.beat)
+    saves = Saves(recipe, state, parts.checkpoints, facts, events, log, ranks.first, watchdog.touch)
     loop = Loop(
         timeline=timeline,
         ranks=ranks,

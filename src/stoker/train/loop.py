@@ -75,6 +75,7 @@ class Loop:
                 with self.spans("data"):
                     loaded = next(batches)
                 self.train_on(loaded)
+            self.agreement.meet_next()
             if self.between_steps():
                 return False
         except StopNow:
@@ -138,6 +139,8 @@ class Loop:
     def wants_to_stop(self) -> bool:
         """Whether the ranks have agreed to stop; raises what else they have agreed on."""
         self.watchdog.beat()
+        if self.saves.due:
+            self.log.flush()
         starved = self.step.starved_at is not None
         wish = STARVED if starved else DIVERGED if self.losses.exploding else GO_ON
         # A loss that is far too high is not worth keeping, nor what was kept before worth losing.
@@ -212,6 +215,7 @@ class Loop:
         if found is None:
             return None
         better = found.top1_share > state.best and math.isfinite(found.loss)
+        better = bool(self.ranks.from_first(int(better)))
         state.evaluated = state.position
         state.best = found.top1_share if better else state.best
         self.events.write(

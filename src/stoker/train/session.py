@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from stoker.data.index import Dataset
-from stoker.errors import Interrupted, StokerError
+from stoker.errors import Interrupted
 from stoker.fleet.ranks import BEGAN, ELASTIC
 from stoker.measure.machine import seconds_since_start
 from stoker.recipe.changes import CONSENT, Change
@@ -144,8 +144,9 @@ def attend(parts: Parts) -> str | Trouble:
     except Trouble as trouble:
         assert loop is not None
         try:
-            mend(trouble, loop, parts)
-        except StokerError as error:
+            with naming_lost_peers(parts.run, parts.attempt, events):
+                mend(trouble, loop, parts)
+        except BaseException as error:
             note_end(events, loop, "failed", str(error))
             raise
         note_end(events, loop, TROUBLED, str(trouble))
@@ -159,9 +160,9 @@ def attend(parts: Parts) -> str | Trouble:
         raise
     finally:
         if loop is not None:
-            loop.watchdog.close()
             # Before the lock goes: nobody else may take a save under way for a torn one.
-            loop.saves.checkpoints.join()
+            loop.saves.checkpoints.join(loop.watchdog.touch)
+            loop.watchdog.close()
             loop.loader.close()
             if loop.evaluator:
                 loop.evaluator.close()

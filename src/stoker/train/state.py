@@ -70,11 +70,10 @@ class TrainState:
         if self.ema:
             self.ema.model.load_state_dict(snapshot.ema)
         # The recipe says how weights move, on this device; the checkpoint how they have moved.
-        kept = ("params", "lr")
+        saved, kept = snapshot.state["optimizer"], ("params", "lr")
         own = [{k: g[k] for k in g.keys() - kept} for g in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(snapshot.state["optimizer"])
-        for group, values in zip(self.optimizer.param_groups, own, strict=True):
-            group.update(values)
+        groups = [{**old, **new} for old, new in zip(saved["param_groups"], own, strict=True)]
+        self.optimizer.load_state_dict({**saved, "param_groups": groups})
         if snapshot.state["scaler"]:
             self.scaler.load_state_dict(snapshot.state["scaler"])
         self.position, self.step = snapshot.facts["position"], snapshot.facts["step"]

@@ -173,7 +173,7 @@ class Step:
         if bad is None:
             return
         number = self.ranks.rank + 1
-        own_is_bad = not bool(bad.sums.isfinite().all())
+        own_is_bad = not bool(bad.sums[:3].isfinite().all())
         starved, culprit = self.ranks.largest([bad.starved * number, own_is_bad * number])
         if starved:
             raise Trouble(MEMORY, bad.step, f"on rank {starved - 1}")

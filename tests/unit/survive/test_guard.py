@@ -87,7 +87,12 @@ class TestLossWatch:
 
     def test_since_is_where_the_streak_began(self) -> None:
         watch = watched([GOOD] * 7 + [BAD] * 30)
-        assert (watch.since, watch.streak) == (7, 30)
+        assert (watch.since, watch.streak) == (7, 20)
+
+    def test_once_it_explodes_it_has_exploded(self) -> None:
+        watch = watched([GOOD] * 7 + [BAD] * 20 + [GOOD] * 5)
+        assert watch.exploding
+        assert (watch.since, watch.recent[-1][1]) == (7, GOOD)
 
     def test_the_warm_up_does_not_count(self) -> None:
         watch = watched([BAD] * 30, from_step=11)

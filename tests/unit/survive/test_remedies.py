@@ -201,3 +201,12 @@ def test_evidence_is_a_file_a_rank_under_its_step(tmp_path: Path) -> None:
     assert json.loads(found[1].read_text()) == {"lr": 0.1, "losses": [[1, 2.5]], "rank": 3}
     keep_evidence(tmp_path, 12, 0, {"second": True})
     assert json.loads(found[0].read_text()) == {"second": True}
+
+
+def test_a_remedy_for_smaller_shares_counts_for_a_larger_micro_batch_too(tmp_path: Path) -> None:
+    remedies = Remedies(tmp_path)
+    recipe = Recipe(micro_batch=64)
+    trouble = Trouble(MEMORY, 3, "on rank 0")
+    for holds, left in ((32, 16), (16, 8)):
+        remedies.take(remedies.choose(trouble, recipe, at=0, back_to=0, holds=holds))
+        assert remedies.micro_batch(recipe) == left
