@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 PHASES = """
 [[phases]]
@@ -43,6 +46,11 @@ RECIPES = {
         "jpeg", "--optimizer adamw --lr 0.002 --micro-batch 8 --label-smoothing 0.1", phases=True
     ),
 }
+
+
+def skip_without_compiler() -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile on a CPU needs g++")
 
 
 def command(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chaos.recipes import PHASES, RECIPES, command
+from chaos.recipes import PHASES, RECIPES, command, skip_without_compiler
 from chaos.trainers import Trainers, assert_bit_equal
 from stoker.run import Run
 from stoker.survive.remedies import Remedies
@@ -76,6 +76,8 @@ def test_row(
     undisturbed: dict[tuple[str, int, bool], Run],
     row: Row,
 ) -> None:
+    if "compile = true" in row.keys:
+        skip_without_compiler()
     run, log = Run(tmp_path / "run"), tmp_path / "log"
     argv = words(packed_sets, run.path, row)
     codes = trainers.train(argv, log, ranks=row.ranks, faults=row.faults, linger=row.linger)

@@ -19,7 +19,7 @@ import pytest
 
 from chaos.conftest import Tables
 from chaos.metadata import Metadata
-from chaos.recipes import command
+from chaos.recipes import command, skip_without_compiler
 from chaos.trainers import Trainers, assert_bit_equal
 from stoker.errors import INTERRUPTED
 from stoker.run import Run
@@ -131,6 +131,8 @@ def test_a_wish_is_heard(
     tables: Tables,
     cell: Cell,
 ) -> None:
+    if cell.phase == "compile":
+        skip_without_compiler()
     run, log, mark = Run(tmp_path / "run"), tmp_path / "log", tmp_path / "mark"
     argv = words(packed_sets, run.path, cell)
     metadata.end_at = None
