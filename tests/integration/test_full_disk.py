@@ -79,6 +79,12 @@ def test_a_run_on_a_full_disk_ends_with_words_and_goes_on_afterwards(
     filler = small_disk / "filler"
     filler.write_bytes(bytes(1_150_000))
     code, printed = finish(start(command, small_disk.parent))
+    assert (code, "cannot save a checkpoint in" in printed) == (2, True), printed
+    assert Run(small_disk / "run").steps() == []
+
+    # Full in mid-run is the same for whoever did not rehearse, or was not alone on the disk.
+    command += ["--no-rehearse"]
+    code, printed = finish(start(command, small_disk.parent))
     assert code == 1, printed
     # One alarm for the checkpoint, one for the events, however often both were tried.
     assert 1 <= printed.count("alarm: ") <= 2

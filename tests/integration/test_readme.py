@@ -13,7 +13,7 @@ def test_every_command_of_the_readme_works(capsys: pytest.CaptureFixture[str]) -
     printed = "".join(follow())
     assert "finished: best top-1" in printed
     assert "bound by" in printed
-    assert printed.count("finished: best top-1") == 4
+    assert printed.count("finished: best top-1") == 6
 
 
 def test_the_readme_names_two_commands_first() -> None:
