@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from disks import small_file_system
 from integration.processes import finish, start
 from stoker.errors import StokerError
 from stoker.run import Run
@@ -22,13 +21,8 @@ WEIGHTS = 75_000
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("needs the right to mount a small file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with small_file_system(tmp_path / "disk", "1200k") as place:
+        yield place
 
 
 def snapshot(step: int) -> Snapshot:

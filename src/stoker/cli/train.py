@@ -109,7 +109,9 @@ def run(words: Sequence[str]) -> int:
 def hangs() -> bool:
     """Whether threads hang in storage that does not answer: Python would wait for them at its
     exit."""
-    return any(thread.name.startswith("stoker-decode") for thread in threading.enumerate())
+    from stoker.data.loader import DECODERS
+
+    return any(thread.name.startswith(DECODERS) for thread in threading.enumerate())
 
 
 def meeting_of(nodes: str | None, rendezvous: str | None) -> tuple[Place, Nodes] | None:

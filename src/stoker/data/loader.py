@@ -35,6 +35,8 @@ Allocate = Callable[[tuple[int, ...]], Pixels]
 
 LOOK_UP_S = 0.2
 """How often somebody who waits for a batch looks up."""
+DECODERS = "stoker-decode"
+"""How the names of decoding threads begin."""
 CHUNK = 16
 """Images a thread takes at a time: enough to forget the queue, few enough to share the end."""
 
@@ -94,7 +96,7 @@ class Loader:
         self._free: list[Pixels] = []
         # OpenCV's own threads would fight ours for the same cores.
         cv2.setNumThreads(0)
-        self._threads = ThreadPoolExecutor(threads or usable_cores(), "stoker-decode")
+        self._threads = ThreadPoolExecutor(threads or usable_cores(), DECODERS)
 
     def close(self, patience_s: float = 1.0) -> None:
         """End the threads, but do not wait for ever on one that hangs in its storage."""

@@ -20,12 +20,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.commit import UNABLE
 from stoker.errors import BadRequest, StokerError
 from stoker.fleet.local import end_with_parent
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 
 FOLDER = "rehearsal"
-UNABLE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM)
 
 
 @dataclass(frozen=True)

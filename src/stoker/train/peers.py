@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from stoker.errors import Interrupted, PeerLost, StokerError
 from stoker.fleet.ranks import ELASTIC
-from stoker.run import Events, Run
+from stoker.run import Event, Events, Run
 
 A_MOMENT_S = 1.0
 SAID = ("peer_lost", "end")
@@ -58,6 +58,12 @@ def told_to_stop(run: Run, attempt: int) -> str:
     return ", ".join(told)
 
 
+def rank_and_host(rank: int, events: list[Event]) -> str:
+    """A rank by its number and, where its events came so far, its machine."""
+    hosts = [e["environment"]["host"] for e in events if e["kind"] == "attempt"]
+    return f"rank {rank}" + "".join(f" on {host}" for host in hosts)
+
+
 def lost_words(run: Run, attempt: int) -> str:
     """Which ranks of an attempt went without a word, and where they ran."""
     lost = []
@@ -67,8 +73,7 @@ def lost_words(run: Run, attempt: int) -> str:
         if failed and not any(event["kind"] == "peer_lost" for event in events):
             return f"rank {rank} failed: {failed[0]}"
         if not any(event["kind"] in SAID for event in events):
-            hosts = [e["environment"]["host"] for e in events if e["kind"] == "attempt"]
-            lost.append(f"rank {rank}" + "".join(f" on {host}" for host in hosts))
+            lost.append(rank_and_host(rank, events))
     if not lost:
         return "ranks lost the connection to each other; all of them are alive"
     return f"lost {', '.join(lost)}: what was saved before is safe"

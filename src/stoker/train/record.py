@@ -21,6 +21,7 @@ from stoker.survive.rehearsal import Rehearsed
 from stoker.survive.spot import PROVIDERS, provider_here
 from stoker.train.loop import Loop
 from stoker.train.model import Normalise
+from stoker.train.peers import rank_and_host
 from stoker.train.ranks import Ranks
 
 AGREED = {HARMLESS: "", CONSENT: ", as agreed, from here on"}
@@ -120,10 +121,7 @@ def lost_ranks(run: Run) -> list[str]:
     silent = [rank for rank, said in events.items() if said and said[-1]["kind"] != "end"]
     if not silent or len(silent) == len(events):
         return []
-    names = []
-    for rank in silent:
-        hosts = [e["environment"]["host"] for e in events[rank] if e["kind"] == "attempt"]
-        names.append(f"rank {rank}" + "".join(f" on {host}" for host in hosts))
+    names = [rank_and_host(rank, events[rank]) for rank in silent]
     return [f"lost in the attempt before: {', '.join(names)}"]
 
 

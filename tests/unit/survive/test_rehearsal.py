@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from disks import small_file_system
 from stoker.errors import BadRequest, StokerError
 from stoker.survive import rehearsal
 from stoker.survive.checkpoint import Snapshot, write_checkpoint
@@ -62,13 +62,8 @@ def reader() -> Iterator[Reader]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2000k", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("needs the right to mount a small file system")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with small_file_system(tmp_path / "disk", "2000k") as disk:
+        yield disk
 
 
 class TestFreshProcess:

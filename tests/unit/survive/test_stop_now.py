@@ -6,21 +6,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from stoker.fleet.local import STOP_SIGNALS
 from stoker.survive.stopping import StopNow, StopWish
-
-
-@pytest.fixture
-def wish() -> Iterator[StopWish]:
-    """A wish that listens, and gives the signals back after the test."""
-    made = StopWish()
-    made.listen()
-    yield made
-    made.release()
 
 
 class TestAfter:

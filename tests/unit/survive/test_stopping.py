@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from types import FrameType
 
 import pytest
@@ -14,15 +13,6 @@ from stoker.fleet.local import STOP_SIGNALS as SIGNALS
 from stoker.survive.stopping import StopWish
 
 NAMES = ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]
-
-
-@pytest.fixture
-def wish() -> Iterator[StopWish]:
-    """A wish that listens, and gives the signals back after the test."""
-    made = StopWish()
-    made.listen()
-    yield made
-    made.release()
 
 
 def send(name: str, wish: StopWish) -> None:
