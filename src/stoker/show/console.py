@@ -209,8 +209,10 @@ class LiveConsole(PlainConsole):
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: Event) -> None:
-        super().__call__(event)
         kind = event["kind"]
+        if kind == "end" and event["outcome"] != "rolled back":
+            self.stop()  # the last word stands below the bar, not above it
+        super().__call__(event)
         if kind == "attempt":
             if self._bar is None:
                 self._bar = self._progress.add_task("starting", total=event["steps"])
@@ -222,8 +224,6 @@ class LiveConsole(PlainConsole):
                 self._progress.update(self._bar, completed=done, description=words)
         elif kind == "evaluating" and self._bar is not None:
             self._progress.update(self._bar, description="evaluating")
-        elif kind == "end" and event["outcome"] != "rolled back":
-            self.stop()
 
     def short_line(self) -> str:
         """The line without the means, to fit beside a bar."""
