@@ -28,10 +28,10 @@ from torchvision.transforms import v2
 
 from stoker.data.crops import View
 from stoker.data.index import Dataset
+from stoker.data.listing import IMAGE_SUFFIXES
 from stoker.data.loader import Loader
 from stoker.data.order import Order
 from stoker.data.pack import pack
-from stoker.data.sources import IMAGE_SUFFIXES
 from stoker.fleet.local import usable_cores
 from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import Recipe

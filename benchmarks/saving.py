@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from stoker.data.encode import Storage
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
 from stoker.run import Run
 
 CLASSES, IMAGES, SIDE = 10, 200, 64

@@ -17,8 +17,8 @@ import pytest
 
 from integration.namespaces import Cluster, Machine, missing
 from samples import image_folder
+from stoker.data.encode import Storage
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
 from stoker.run import Event, Run
 
 IMAGES, BATCH, EPOCHS = 400, 40, 120

@@ -1,4 +1,4 @@
-"""stoker pack FOLDER [OUT]: make images quick to read, and say what is wrong with them."""
+"""stoker pack SOURCE [OUT]: make images quick to read, and say what is wrong with them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from stoker.cli.flags import Parser
+from stoker.data.encode import Storage
 from stoker.data.index import Dataset
+from stoker.data.listing import shown
 from stoker.data.pack import SHARD_IMAGES, default_out, pack
-from stoker.data.shard import ShardReport, Storage
-from stoker.data.sources import shown
+from stoker.data.shard import ShardReport
 from stoker.errors import FINISHED, BadRequest, Interrupted
 from stoker.faults import reach
 from stoker.recipe.recipe import check_value
@@ -30,15 +31,18 @@ def parser() -> Parser:
     defaults = Storage()
     made = Parser(
         prog="stoker pack",
-        description="Pack FOLDER/CLASS/images or FOLDER/{train,val,test}/CLASS/images into shards.",
+        description="Pack labelled images into shards. SOURCE is FOLDER/CLASS/images or "
+        "FOLDER/{train,val,test}/CLASS/images; a tar or zip of such a folder; - for one that is "
+        "piped in; a CSV, TSV or Parquet list of paths or URLs with labels; Parquet with images.",
     )
-    made.add_argument("folder", metavar="FOLDER")
-    made.add_argument("out", metavar="OUT", nargs="?", help="where to [FOLDER-packed, here]")
+    made.add_argument("source", metavar="SOURCE")
+    made.add_argument("out", metavar="OUT", nargs="?", help="where to [SOURCE-packed, here]")
     made.add_argument(
         "--codec",
         default=defaults.codec,
-        metavar="jpeg|raw",
-        help="raw keeps pixels as they are: quick for small images, large for others [jpeg]",
+        metavar="jpeg|original|raw",
+        help="original keeps the bytes of every upright JPEG, whatever its size; raw keeps pixels: "
+        "quick for small images, large for others [jpeg]",
     )
     made.add_argument(
         "--max-side",
@@ -46,6 +50,13 @@ def parser() -> Parser:
         default=defaults.max_side,
         metavar="N",
         help="shrink so that the longer side is at most N pixels; 0 keeps sizes [500]",
+    )
+    made.add_argument(
+        "--min-side",
+        type=int,
+        default=defaults.min_side,
+        metavar="N",
+        help="shrink so that the shorter side is at most N pixels, instead of the longer",
     )
     made.add_argument(
         "--quality", type=int, default=defaults.quality, metavar="N", help="JPEG quality [90]"
@@ -56,6 +67,17 @@ def parser() -> Parser:
         default=0.1,
         metavar="X",
         help="share of each class held out as val where the folder has no val or test [0.1]",
+    )
+    made.add_argument(
+        "--near-duplicates",
+        action="store_true",
+        help="also find images that look alike, such as one photograph in two sizes",
+    )
+    made.add_argument(
+        "--columns",
+        default="",
+        metavar="image=NAME,label=NAME",
+        help="which columns of a table to use, where their names do not say it; also split=NAME",
     )
     made.add_argument("--shard-images", type=int, default=SHARD_IMAGES, metavar="N")
     made.add_argument("--workers", type=int, default=0, metavar="N", help="processes [cores]")
@@ -77,21 +99,37 @@ def run(words: Sequence[str]) -> int:
     if parsed.shard_images < 1:
         raise BadRequest(f"--shard-images must be at least 1, not {parsed.shard_images}")
     check_value("spot_notice", parsed.spot_notice)
-    storage = Storage(parsed.codec, parsed.max_side, parsed.quality)
+    storage = Storage(
+        codec=parsed.codec,
+        max_side=parsed.max_side,
+        min_side=parsed.min_side,
+        quality=parsed.quality,
+        near_duplicates=parsed.near_duplicates,
+    )
     pack_and_show(
-        parsed.folder,
+        parsed.source,
         parsed.out,
         storage=storage,
         val_share=parsed.val_share,
         shard_images=parsed.shard_images,
         workers=parsed.workers,
         spot_notice=parsed.spot_notice,
+        columns=columns_of(parsed.columns),
     )
     return FINISHED
 
 
+def columns_of(text: str) -> dict[str, str]:
+    """Which column plays which role, as the user named them."""
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    for role, _, name in pairs:
+        if role not in ("image", "label", "split") or not name:
+            raise BadRequest(f"--columns takes image=NAME,label=NAME,split=NAME, not {text!r}")
+    return {role: name for role, _, name in pairs}
+
+
 def pack_and_show(
-    folder: str,
+    source: str,
     out: str | None = None,
     *,
     storage: Storage | None = None,
@@ -99,14 +137,15 @@ def pack_and_show(
     shard_images: int = SHARD_IMAGES,
     workers: int = 0,
     spot_notice: str = "auto",
+    columns: dict[str, str] | None = None,
 ) -> Path:
     """Pack with a progress bar, then show the summary."""
-    target = Path(out) if out else default_out(folder)
+    target = Path(out) if out else default_out(source)
     again = Dataset.is_packed(target)
-    if not Path(folder).is_dir():
-        raise BadRequest(f"no folder at {shown(folder)}")
+    if source != "-" and not Path(source).exists():
+        raise BadRequest(f"no folder, archive or table at {shown(source)}")
     if not again:
-        say(f"packing {shown(folder)} into {target}")
+        say(f"packing {'standard input' if source == '-' else shown(source)} into {target}")
     progress = LiveBar() if sys.stdout.isatty() else TimedLines()
     stop = StopWish()
     stop.listen()
@@ -115,13 +154,14 @@ def pack_and_show(
         with stop.at_once():
             reach("pack")
             pack(
-                folder,
+                source,
                 target,
                 storage=storage,
                 val_share=val_share,
                 shard_images=shard_images,
                 workers=workers,
                 progress=progress,
+                columns=columns,
             )
     except StopNow as error:
         raise Interrupted(
@@ -150,7 +190,8 @@ class TimedLines:
         self._rejected += report.rejected
         if time.monotonic() - self._said_at > SECONDS_BETWEEN_LINES:
             self._said_at = time.monotonic()
-            say(f"{done:,} of {total:,} images, {self._rejected:,} rejected")
+            of_all = f" of {total:,}" if total else ""
+            say(f"{done:,}{of_all} images, {self._rejected:,} rejected")
 
     def close(self) -> None:
         pass
@@ -169,7 +210,7 @@ class LiveBar(TimedLines):
     def __call__(self, report: ShardReport, done: int, total: int) -> None:
         self._rejected += report.rejected
         words = f"images, {self._rejected:,} rejected"
-        self._progress.update(self._bar, completed=done, total=total, description=words)
+        self._progress.update(self._bar, completed=done, total=total or None, description=words)
 
     def close(self) -> None:
         self._progress.stop()

@@ -35,14 +35,21 @@ class Inspected:
     """A decoded image, upright, and what was found on the way."""
 
     pixels: Pixels
+    upright_jpeg: bool
+    """The file's own bytes are an upright JPEG without stray bytes: they may be stored."""
     kept: bool
-    """The file's own bytes are a plain upright JPEG: they may be stored as they are."""
+    """And it is a baseline one, which decodes twice as fast as a progressive one."""
     orientation: int
     """EXIF orientation of the file, 1 (upright) to 8; already applied to the pixels."""
 
 
 def inspect(data: bytes) -> Inspected:
     """Decode an image completely, turn it upright, make it RGB."""
+    return decode(data, open_image(data))
+
+
+def open_image(data: bytes) -> Image.Image:
+    """Read an image's header; no pixels yet."""
     if not data:
         raise Rejected("empty file")
     with warnings.catch_warnings():
@@ -53,27 +60,35 @@ def inspect(data: bytes) -> Inspected:
             raise Rejected("too many pixels") from error
         except Exception as error:
             raise Rejected(f"not an image of a known kind ({', '.join(FORMATS)})") from error
-        if image.width * image.height > MAX_PIXELS:
-            raise Rejected(f"too many pixels ({image.width} x {image.height})")
+    if image.width * image.height > MAX_PIXELS:
+        raise Rejected(f"too many pixels ({image.width} x {image.height})")
+    return image
+
+
+def decode(data: bytes, image: Image.Image) -> Inspected:
+    """All pixels of an opened image."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
-            return decode(data, image)
+            orientation = orientation_of(image)
+            plain = image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L")
+            clean = decode_plain_jpeg(data) if plain else None
+            pixels = to_rgb(image) if clean is None else clean
         except Rejected:
             raise
         except Exception as error:
             # Pillow's decoders raise whatever their format's parser met: any of it means that
             # this file does not decode.
-            raise Rejected(f"damaged: {error}") from error
-
-
-def decode(data: bytes, image: Image.Image) -> Inspected:
-    orientation = orientation_of(image)
-    plain = image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L")
-    clean = decode_plain_jpeg(data) if plain else None
-    pixels = to_rgb(image) if clean is None else clean
-    kept = clean is not None and orientation == 1 and not image.info.get("progressive")
+            raise Rejected(f"damaged: {one_line(error)}") from error
+    baseline = not image.info.get("progressive")
     # Pillow turns a TIFF upright by itself while loading it.
     left_to_do = 1 if image.format == "TIFF" else orientation
-    return Inspected(upright(pixels, left_to_do), kept, orientation)
+    kept = clean is not None and orientation == 1
+    return Inspected(upright(pixels, left_to_do), kept, kept and baseline, orientation)
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def decode_plain_jpeg(data: bytes) -> Pixels | None:
@@ -84,7 +99,7 @@ def decode_plain_jpeg(data: bytes) -> Pixels | None:
     except ValueError as error:
         if "extraneous bytes" in str(error):
             return None
-        raise Rejected(f"damaged: {error}") from error
+        raise Rejected(f"damaged: {one_line(error)}") from error
 
 
 def orientation_of(image: Image.Image) -> int:

@@ -1,61 +1,58 @@
-"""Packing: a folder of labelled images becomes shards, an index and a description.
+"""Packing: labelled images from anywhere become shards, an index and a description.
 
 Invariants: `dataset.json` is written last and is the commit of the whole; without it nothing is a
-dataset. Shards are committed one by one, so a killed pack goes on where it was. The same folder
-and the same storage give the same bytes, whatever the number of workers and kills.
+dataset. Shards are committed one by one, so a killed pack goes on where it was. The same images
+and the same storage give the same bytes, whatever the source, the number of workers and kills.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from stoker.commit import publish, sha256_file, temporary, write_json
+from stoker.commit import write_json
+from stoker.data.encode import Storage
+from stoker.data.finish import clear_up, digest_of, finish
 from stoker.data.index import Dataset
-from stoker.data.report import describe
-from stoker.data.shard import (
-    ShardReport,
-    ShardTask,
-    Storage,
-    part_facts,
-    write_shard,
-)
-from stoker.data.sources import Listing, list_folder, shown
+from stoker.data.listing import Ignored, Image, Listing, shown
+from stoker.data.shard import Files, Inputs, ShardReport, ShardTask, committed, write_shard
+from stoker.data.sources import OnDisk, Stream, open_source
+from stoker.data.stage import Carried, Staged, content_of, stage, stage_task
 from stoker.errors import BadRequest
 from stoker.fleet.local import map_tasks, usable_cores
 
-FORMAT = 1
 SHARD_IMAGES = 1000
+WALK_CACHE, STREAM_CACHE = ".walk.parquet", ".stream.json"
+"""What a start finds quickly that it would else have to look for again. May be deleted."""
 
 OURS = re.compile(
-    r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|rejected\.parquet"
+    r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|rejected\.parquet|\.walk\.parquet|\.stream\.json"
     r"|(train|val|test)(/(\d{5,}\.tar|index\.parquet))?"
 )
 """Names that a pack leaves in its target before it is committed."""
 
 Progress = Callable[[ShardReport, int, int], None]
-"""Called after each shard with its report, images done and images in all."""
+"""Called after each piece of work with its report, images done, and images in all (0: unknown)."""
 
 
-def default_out(folder: str) -> Path:
-    """Where a folder is packed to unless the user says otherwise: beside the caller."""
-    return Path(f"{Path(folder).resolve().name}-packed")
+def default_out(source: str) -> Path:
+    """Where a source is packed to unless the user says otherwise: beside the caller."""
+    if source == "-":
+        raise BadRequest("name a folder to pack into: stoker pack - OUT")
+    name = Path(source).resolve().name
+    for suffix in (".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip", ".csv", ".parquet"):
+        name = name.removesuffix(suffix)
+    return Path(f"{name}-packed")
 
 
 def pack(
-    folder: str | os.PathLike[str],
+    source: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
     *,
     storage: Storage | None = None,
@@ -63,28 +60,133 @@ def pack(
     shard_images: int = SHARD_IMAGES,
     workers: int = 0,
     progress: Progress | None = None,
+    columns: dict[str, str] | None = None,
 ) -> Path:
-    """Pack a folder; returns the packed dataset's path. Does nothing where it is done already."""
-    source = os.fspath(folder)
-    target = Path(out) if out is not None else default_out(source)
-    storage = storage or Storage()
-    check_storage(storage, target, source)
-    listing = list_folder(source, val_share)
-    tasks = plan(listing, target, storage, shard_images)
-    request = digest_of([task.digest() for task in tasks], listing.classes)
-    if already_packed(target, request):
-        return target
-    target.mkdir(parents=True, exist_ok=True)
-    with held(target):
-        if already_packed(target, request):
-            return target
-        total, done = sum(len(task.paths) for task in tasks), 0
-        for report in map_tasks(write_shard, tasks, workers or usable_cores()):
-            done += report.images + report.rejected
-            if progress:
-                progress(report, done, total)
-        finish(target, listing, tasks, storage, request)
+    """Pack a source; returns the packed dataset's path. Does nothing where it is done already."""
+    name = os.fspath(source)
+    target = Path(out) if out is not None else default_out(name)
+    job = Pack(target, storage or Storage(), val_share, shard_images, workers or usable_cores())
+    job.storage.check()
+    if target.resolve() == Path(name).resolve():
+        raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
+    opened = open_source(name, val_share, columns or {}, target / WALK_CACHE)
+    told = Told(progress)
+    if isinstance(opened, OnDisk):
+        job.pack_files(opened, told)
+    else:
+        job.pack_stream(opened, told)
     return target
+
+
+class Told:
+    """Counts what is done for whoever watches."""
+
+    def __init__(self, progress: Progress | None, total: int = 0) -> None:
+        self._progress, self.total, self._done = progress, total, 0
+
+    def __call__(self, report: ShardReport) -> None:
+        self._done += report.images + report.rejected
+        if self._progress:
+            self._progress(report, self._done, self.total)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Where and how a source is packed."""
+
+    target: Path
+    storage: Storage
+    val_share: float
+    shard_images: int
+    workers: int
+
+    def pack_files(self, source: OnDisk, told: Told) -> None:
+        """Each shard's task reads the files that belong into it."""
+        listing = source.listing
+
+        def tasks() -> Iterator[ShardTask]:
+            return self.plan(listing, lambda paths: Files(source.root, tuple(paths)))
+
+        request = digest_of([task.digest() for task in tasks()], listing.classes)
+        if already_packed(self.target, request):
+            source.remember()
+            return
+        self.target.mkdir(parents=True, exist_ok=True)
+        with held(self.target):
+            if not already_packed(self.target, request):
+                source.remember()
+                told.total = sum(len(split.labels) for split in listing.splits.values())
+                self.write(listing, tasks(), request, told)
+
+    def pack_stream(self, source: Stream, told: Told) -> None:
+        """Stage what comes, then copy it together into shards."""
+        if not Dataset.is_packed(self.target):
+            refuse_strangers(self.target)
+        self.target.mkdir(parents=True, exist_ok=True)
+        with held(self.target):
+            if Dataset.is_packed(self.target):
+                already_packed(self.target, self.request(self.content(source)))
+                return
+            ignored: Ignored = []
+            chunks = source.chunks(ignored, self.staged_already)
+            rows, content = stage(chunks, self.target, self.storage, self.workers, told)
+            listing = source.arranged(rows, ignored, self.val_share)
+            folder = str(self.target / ".parts" / "stage")
+            tasks = self.plan(listing, lambda numbers: Staged(folder, rows.take(numbers)))
+            self.write(listing, tasks, self.request(content), None)
+            cache = {"stamp": source.stamp, "content": content}
+            write_json(self.target / STREAM_CACHE, cache)
+
+    def staged_already(self, number: int, chunk: Carried) -> bool:
+        task = stage_task(self.target, self.storage, number, chunk)
+        return committed(task, task.digest()) is not None
+
+    def request(self, content: str) -> str:
+        return digest_of(content, asdict(self.storage), self.val_share, self.shard_images)
+
+    def content(self, source: Stream) -> str:
+        """A hash of all that comes: known where the file is the one packed before, else read."""
+        try:
+            cache = json.loads((self.target / STREAM_CACHE).read_text(encoding="utf-8"))
+            if source.stamp and cache["stamp"] == source.stamp:
+                return str(cache["content"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        chunks = source.chunks([], lambda number, chunk: True)
+        return content_of([chunk.digest() for chunk in chunks])
+
+    def plan(
+        self, listing: Listing[Image], inputs: Callable[[list[Image]], Inputs]
+    ) -> Iterator[ShardTask]:
+        """The tasks: each takes the next `shard_images` images of a split's storage order."""
+        size = self.shard_images
+        for split, images in listing.splits.items():
+            for number, start in enumerate(range(0, len(images.images), size)):
+                yield ShardTask(
+                    out=str(self.target),
+                    split=split,
+                    number=number,
+                    first_key=start,
+                    inputs=inputs(images.images[start : start + size]),
+                    labels=tuple(images.labels[start : start + size]),
+                    storage=self.storage,
+                )
+
+    def write(
+        self, listing: Listing[Image], tasks: Iterator[ShardTask], request: str, told: Told | None
+    ) -> None:
+        """Do all tasks, then commit."""
+        parts: dict[str, list[Path]] = {split: [] for split in listing.splits}
+
+        def noted() -> Iterator[ShardTask]:
+            for task in tasks:
+                parts[task.split].append(task.part)
+                yield task
+
+        for report in map_tasks(write_shard, noted(), self.workers):
+            if told:
+                told(report)
+        finish(self.target, listing, parts, self.storage, request)
 
 
 @contextmanager
@@ -96,39 +198,6 @@ def held(target: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def check_storage(storage: Storage, target: Path, source: str) -> None:
-    if storage.codec not in ("jpeg", "raw"):
-        raise BadRequest(f"codec takes one of jpeg, raw, not {storage.codec!r}")
-    if not 1 <= storage.quality <= 100:
-        raise BadRequest(f"quality goes from 1 to 100, not {storage.quality}")
-    if storage.max_side < 0:
-        raise BadRequest(f"max_side must be at least 0, not {storage.max_side}")
-    if target.resolve() == Path(source).resolve():
-        raise BadRequest(f"cannot pack {shown(source)} into itself: name another folder")
-
-
-def plan(listing: Listing, target: Path, storage: Storage, shard_images: int) -> list[ShardTask]:
-    """The tasks: each takes the next `shard_images` images of a split's storage order."""
-    return [
-        ShardTask(
-            out=str(target),
-            split=split,
-            number=number,
-            first_key=start,
-            root=listing.root,
-            paths=tuple(images.paths[start : start + shard_images]),
-            labels=tuple(images.labels[start : start + shard_images]),
-            storage=storage,
-        )
-        for split, images in listing.splits.items()
-        for number, start in enumerate(range(0, len(images.paths), shard_images))
-    ]
-
-
-def digest_of(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def already_packed(target: Path, request: str) -> bool:
@@ -152,81 +221,3 @@ def refuse_strangers(target: Path) -> None:
     for item in target.rglob("*") if target.is_dir() else ():
         if not OURS.fullmatch(item.relative_to(target).as_posix()):
             raise BadRequest(f"{target} is not empty and not a packed set (it holds {item.name})")
-
-
-def finish(
-    target: Path, listing: Listing, tasks: list[ShardTask], storage: Storage, request: str
-) -> None:
-    """Join the parts into an index a split, describe the set, commit."""
-    splits: dict[str, dict[str, Any]] = {}
-    tables: dict[str, pa.Table] = {}
-    rejected = []
-    for split in listing.splits:
-        parts = [pq.read_table(task.part) for task in tasks if task.split == split]
-        rows = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
-        bad = rows.column("reason").is_valid()
-        lost = rows.filter(bad).select(["path", "label", "reason"])
-        rejected.append(lost.append_column("split", pa.array([split] * lost.num_rows, pa.string())))
-        tables[split] = rows.filter(rows.column("reason").is_null()).drop_columns(["reason"])
-        write_table(target / split / "index.parquet", tables[split])
-        splits[split] = {
-            "images": tables[split].num_rows,
-            "index_sha256": sha256_file(target / split / "index.parquet"),
-            "shards": [
-                {
-                    "name": f"{number:05d}.tar",
-                    "images": part.column("reason").null_count,
-                    "bytes": int(part_facts(part)["bytes"]),
-                    "sha256": part_facts(part)["sha256"],
-                }
-                for number, part in enumerate(parts)
-            ],
-        }
-    if not splits["train"]["images"]:
-        raise BadRequest(
-            f"not one image of {shown(listing.root)} could be read: "
-            f"{rejected[0].column('reason')[0]} ({rejected[0].column('path')[0]})"
-        )
-    rejects = pa.concat_tables(rejected)
-    write_table(target / "rejected.parquet", rejects)
-    hashes = {
-        name: [shard["sha256"] for shard in split["shards"]] for name, split in splits.items()
-    }
-    description = {
-        "format": FORMAT,
-        "fingerprint": digest_of(listing.classes, hashes)[:16],
-        "request": request,
-        "classes": list(listing.classes),
-        "storage": asdict(storage),
-        "held_out": listing.held_out,
-        "splits": splits,
-        "report": describe(listing, tables, rejects),
-    }
-    remove_strays(target, splits)
-    write_json(target / "dataset.json", description)
-    clear_up(target)
-
-
-def remove_strays(target: Path, splits: dict[str, dict[str, Any]]) -> None:
-    """Remove shards of an earlier, other plan that was cut short: a reader of `*.tar` must see
-    what the description lists and nothing else."""
-    for split in ("train", "val", "test"):
-        listed = {shard["name"] for shard in splits.get(split, {}).get("shards", ())}
-        for tar in (target / split).glob("*.tar"):
-            if tar.name not in listed:
-                tar.unlink()
-        if split not in splits and (target / split).is_dir():
-            shutil.rmtree(target / split)
-
-
-def write_table(path: Path, table: pa.Table) -> None:
-    draft = temporary(path)
-    pq.write_table(table, draft)
-    publish(draft, path)
-
-
-def clear_up(target: Path) -> None:
-    """Remove the parts, now that the whole is committed, and what killed workers left."""
-    shutil.rmtree(target / ".parts", ignore_errors=True)
-    for draft in [*target.glob(".*.tmp"), *target.glob("*/.*.tmp")]:
-        draft.unlink(missing_ok=True)

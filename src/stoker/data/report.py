@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stoker.data.sources import Listing
+from stoker.data.listing import Listing
 
 EXAMPLES = 5
 
 
-def describe(listing: Listing, tables: dict[str, pa.Table], rejects: pa.Table) -> dict[str, Any]:
+def describe(
+    listing: Listing[Any], tables: dict[str, pa.Table], rejects: pa.Table
+) -> dict[str, Any]:
     """The report stored in dataset.json and printed after packing."""
     names = listing.classes
     per_class = {
@@ -73,7 +75,7 @@ def reasons(rejects: pa.Table) -> list[dict[str, Any]]:
     ]
 
 
-def ignored(listing: Listing) -> list[dict[str, Any]]:
+def ignored(listing: Listing[Any]) -> list[dict[str, Any]]:
     """What the walk passed over, by reason, each with an example."""
     counts = Counter(reason for _, reason in listing.ignored)
     examples = {reason: path for path, reason in reversed(listing.ignored)}

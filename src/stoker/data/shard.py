@@ -10,26 +10,27 @@ with a row for each input: where it lies in the tar, or why it was rejected.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
 import os
+import stat
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
-import cv2
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import simplejpeg
 
 from stoker.commit import publish, sha256_file, temporary
-from stoker.data.inspect import MAX_BYTES, Inspected, Pixels, Rejected, inspect
-from stoker.data.sources import shown
+from stoker.data.encode import Storage, encode, fit, look, pixel_hash, short_hash
+from stoker.data.inspect import MAX_BYTES, Rejected, decode, inspect, open_image
+from stoker.data.listing import shown
 
-JPEG_MAX_SIDE = 65500
 ROW = pa.schema(
     [
         ("key", pa.string()),
@@ -42,41 +43,48 @@ ROW = pa.schema(
         ("hash", pa.binary(16)),
         ("pixels", pa.binary(16)),
         ("orientation", pa.int8()),
+        ("look", pa.uint64()),
         ("path", pa.string()),
         ("reason", pa.string()),
     ]
 )
+Row = dict[str, object]
+LARGE_PIXELS = 32_000_000
+"""Images larger than this are decoded by one worker at a time, so that memory stays bounded."""
 
 
-@dataclass(frozen=True)
-class Storage:
-    """How images are stored."""
+class Inputs(Protocol):
+    """Where the images of a task come from."""
 
-    codec: str = "jpeg"
-    """`jpeg`, or `raw` for uint8 arrays that need no decoding."""
-    max_side: int = 500
-    """Longer side in pixels at most; 0 keeps the size."""
-    quality: int = 90
-    """JPEG quality of images that had to be encoded again."""
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the part that is written."""
+
+    def digest(self) -> str:
+        """What tells these inputs from others."""
+
+    def stored(self, storage: Storage, alone: Path) -> Iterator[tuple[Row, bytes]]:
+        """For each image what is known of it and the bytes to store; rejects have no bytes."""
+
+    def unchanged(self, table: pa.Table) -> bool:
+        """Whether a part written before still tells the truth of these inputs."""
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """The inputs of one shard."""
+    """The inputs of one shard and where it goes."""
 
     out: str
     split: str
     number: int
     first_key: int
-    root: str
-    paths: tuple[str, ...]
+    inputs: Inputs
     labels: tuple[int, ...]
     storage: Storage
 
     def digest(self) -> str:
-        inputs = [self.split, self.number, self.first_key, asdict(self.storage)]
-        names = [os.fsencode(path).hex() for path in self.paths]
-        return hashlib.sha256(json.dumps([*inputs, names, self.labels]).encode()).hexdigest()
+        what = [self.split, self.number, self.first_key, asdict(self.storage), self.labels]
+        return hashlib.sha256(json.dumps([*what, self.inputs.digest()]).encode()).hexdigest()
 
     @property
     def tar(self) -> Path:
@@ -85,6 +93,40 @@ class ShardTask:
     @property
     def part(self) -> Path:
         return Path(self.out) / ".parts" / f"{self.split}-{self.number:05d}.parquet"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Images in files below a folder, or at paths of their own."""
+
+    root: str
+    paths: tuple[str, ...]
+    schema = ROW
+
+    def digest(self) -> str:
+        names = [os.fsencode(path).hex() for path in self.paths]
+        return hashlib.sha256(json.dumps(names).encode()).hexdigest()
+
+    def stored(self, storage: Storage, alone: Path) -> Iterator[tuple[Row, bytes]]:
+        for path in self.paths:
+            try:
+                data = read_bounded(os.path.join(self.root, path))  # noqa: PTH118
+                row, kept = process(data, storage, alone)
+            except Rejected as why:
+                row, kept = {"reason": str(why)}, b""
+            yield row | {"path": shown(path)}, kept
+
+    def unchanged(self, table: pa.Table) -> bool:
+        """Whether what was rejected then is rejected now: a file may have been mended since."""
+        for path, reason in zip(self.paths, table.column("reason").to_pylist(), strict=True):
+            if reason is not None:
+                try:
+                    inspect(read_bounded(os.path.join(self.root, path)))  # noqa: PTH118
+                except Rejected as why:
+                    if str(why) == reason:
+                        continue
+                return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -98,7 +140,8 @@ class ShardReport:
 
 def write_shard(task: ShardTask) -> ShardReport:
     """Do the task, or find it done."""
-    done = committed(task)
+    digest = task.digest()
+    done = committed(task, digest)
     if done is not None:
         return done
     task.tar.parent.mkdir(parents=True, exist_ok=True)
@@ -106,41 +149,29 @@ def write_shard(task: ShardTask) -> ShardReport:
     draft = temporary(task.tar)
     with draft.open("wb") as file:
         rows = write_members(task, file)
-    digest, size = sha256_file(draft), draft.stat().st_size
+    tar_hash, size = sha256_file(draft), draft.stat().st_size
     publish(draft, task.tar)
-    facts = {"task": task.digest(), "sha256": digest, "bytes": str(size)}
-    table = pa.Table.from_pylist(rows, schema=ROW).replace_schema_metadata(facts)
+    facts = {"task": digest, "sha256": tar_hash, "bytes": str(size)}
+    facts["inputs"] = task.inputs.digest()
+    table = pa.Table.from_pylist(rows, schema=task.inputs.schema).replace_schema_metadata(facts)
     part = temporary(task.part)
     pq.write_table(table, part)
     publish(part, task.part)
     return report_of(table, size)
 
 
-def committed(task: ShardTask) -> ShardReport | None:
+def committed(task: ShardTask, digest: str) -> ShardReport | None:
     """The report of a shard that was written before, if it is whole and of this very task."""
     try:
         table = pq.read_table(task.part)
         facts = part_facts(table)
-        if facts["task"] != task.digest() or facts["sha256"] != sha256_file(task.tar):
+        if facts["task"] != digest or facts["sha256"] != sha256_file(task.tar):
             return None
-        if not still_rejected(task, table):
+        if not task.inputs.unchanged(table):
             return None
     except (OSError, pa.ArrowException, KeyError):
         return None
     return report_of(table, int(facts["bytes"]))
-
-
-def still_rejected(task: ShardTask, table: pa.Table) -> bool:
-    """Whether what was rejected then is rejected now: a file may have been mended since."""
-    for path, reason in zip(task.paths, table.column("reason").to_pylist(), strict=True):
-        if reason is not None:
-            try:
-                inspect(read_bounded(f"{task.root}/{path}"))
-            except Rejected as why:
-                if str(why) == reason:
-                    continue
-            return False
-    return True
 
 
 def part_facts(table: pa.Table) -> dict[str, str]:
@@ -153,37 +184,63 @@ def report_of(table: pa.Table, size: int) -> ShardReport:
     return ShardReport(table.num_rows - rejected, rejected, size)
 
 
-def write_members(task: ShardTask, file: IO[bytes]) -> list[dict[str, object]]:
+def write_members(task: ShardTask, file: IO[bytes]) -> list[Row]:
     """Write each image and its label into the tar; a row for every input."""
     rows = []
+    alone = Path(task.out) / ".parts" / "large.lock"
     with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for place, (path, label) in enumerate(zip(task.paths, task.labels, strict=True)):
+        stored = task.inputs.stored(task.storage, alone)
+        for place, ((found, data), label) in enumerate(zip(stored, task.labels, strict=True)):
             key = f"{task.first_key + place:09d}"
-            row: dict[str, object] = {"key": key, "label": label, "path": shown(path)}
-            try:
-                data = read_bounded(f"{task.root}/{path}")
-                image = inspect(data)
-                pixels = fit(image.pixels, task.storage.max_side)
-                suffix, stored = encode(data, image, pixels, task.storage)
-                row["offset"] = add_member(tar, f"{key}.{suffix}", stored)
+            row: Row = found | {"key": key, "label": label}
+            if row.get("reason") is None:
+                suffix = "npy" if task.storage.codec == "raw" else "jpg"
+                row["offset"] = add_member(tar, f"{key}.{suffix}", data)
                 add_member(tar, f"{key}.cls", str(label).encode())
-                row |= {"shard": task.number, "length": len(stored)}
-                row |= {"width": pixels.shape[1], "height": pixels.shape[0]}
-                row |= {"hash": short_hash(stored), "pixels": pixel_hash(image.pixels)}
-                row["orientation"] = image.orientation
-            except Rejected as why:
-                row["reason"] = str(why)
+                row |= {"shard": task.number, "length": len(data)}
             rows.append(row)
     return rows
+
+
+def process(data: bytes, storage: Storage, alone: Path) -> tuple[Row, bytes]:
+    """One image as it came to one image as it is stored, and what was seen on the way."""
+    opened = open_image(data)
+    with one_at_a_time(alone, opened.width * opened.height > LARGE_PIXELS):
+        image = decode(data, opened)
+        pixels = fit(image.pixels, storage)
+        stored = encode(data, image, pixels, storage)
+        row: Row = {"width": pixels.shape[1], "height": pixels.shape[0]}
+        row |= {"hash": short_hash(stored), "pixels": pixel_hash(image.pixels)}
+        row["orientation"] = image.orientation
+        if storage.near_duplicates:
+            row["look"] = look(image.pixels)
+    return row, stored
+
+
+@contextmanager
+def one_at_a_time(lock: Path, needed: bool) -> Iterator[None]:
+    """Wait for the other workers' large images."""
+    if not needed:
+        yield
+        return
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def read_bounded(path: str) -> bytes:
     """A file's bytes, unless there are too many or it cannot be read."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - names need not be valid text
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise Rejected(f"cannot read: {error.strerror}") from error
+        # Not to hang on a pipe that somebody called an image; names need not be valid text.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            facts = os.fstat(handle)
+            if not stat.S_ISREG(facts.st_mode):
+                raise Rejected("not a regular file")
+            data = file.read(min(facts.st_size, MAX_BYTES) + 1)
+    except (OSError, ValueError) as error:
+        raise Rejected(f"cannot read: {getattr(error, 'strerror', None) or error}") from error
     if len(data) > MAX_BYTES:
         raise Rejected(f"file larger than {MAX_BYTES >> 20} MiB")
     return data
@@ -196,40 +253,3 @@ def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> int:
     offset = tar.offset + tarfile.BLOCKSIZE
     tar.addfile(member, io.BytesIO(data))
     return offset
-
-
-def fit(pixels: Pixels, max_side: int) -> Pixels:
-    """Shrink so that the longer side is at most `max_side`, averaging over areas."""
-    height, width = pixels.shape[:2]
-    longer = max(height, width)
-    if not max_side or longer <= max_side:
-        return pixels
-    size = (max(round(width * max_side / longer), 1), max(round(height * max_side / longer), 1))
-    shrunk: Pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
-    return shrunk
-
-
-def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> tuple[str, bytes]:
-    """The stored form of an image. A JPEG that is fine as it is keeps its own bytes."""
-    if storage.codec == "raw":
-        array = io.BytesIO()
-        np.lib.format.write_array(array, np.ascontiguousarray(pixels), version=(1, 0))
-        return "npy", array.getvalue()
-    if image.kept and pixels is image.pixels:
-        return "jpg", data
-    if max(pixels.shape[:2]) > JPEG_MAX_SIDE:
-        raise Rejected(f"longer than {JPEG_MAX_SIDE} pixels, the most a JPEG can hold")
-    stored: bytes = simplejpeg.encode_jpeg(
-        np.ascontiguousarray(pixels), quality=storage.quality, colorsubsampling="420"
-    )
-    return "jpg", stored
-
-
-def short_hash(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()[:16]
-
-
-def pixel_hash(pixels: Pixels) -> bytes:
-    """The same for two files with the same picture, whatever their bytes."""
-    shape = f"{pixels.shape[0]}x{pixels.shape[1]}".encode()
-    return short_hash(shape + np.ascontiguousarray(pixels).tobytes())

@@ -1,170 +1,194 @@
-"""A folder of labelled images as a list: which file belongs to which split and class.
+"""What a user names as the source of a set: a folder, an archive, a table, standard input.
 
-Invariants: one walk, no stat per file, nothing read. The list is sorted, so that the same folder
-gives the same list. The class map is made from all splits together. Everything left out is named
-with its reason. Links to folders are not followed: a walk always ends.
+Files that lie on a disk are listed and read where they lie. Everything else is a stream: it comes
+in chunks, and which images belong to which class is known when it has ended.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 
-import numpy as np
+import pyarrow as pa
 
-from stoker.data import chance
+from stoker.data.archives import Item, images_in, looks_like_one
+from stoker.data.download import Manners, fetch_all
+from stoker.data.folder import list_folder, remember, remembered, walk
+from stoker.data.listing import (
+    Found,
+    Ignored,
+    Image,
+    Listing,
+    arrange,
+    by_layout,
+    in_number_order,
+    shown,
+)
+from stoker.data.stage import CHUNK_IMAGES, Carried, in_chunks
+from stoker.data.tables import Table, open_table, rows, table_files
 from stoker.errors import BadRequest
 
-SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "eval": "val",
-    "test": "test",
-    "testing": "test",
-}
-IMAGE_SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
-    *(".heic", ".heif", ".avif"),
-)
-"""Names that promise an image; those in the second row are rejected by name, not passed over."""
-
-
-@dataclass
-class Split:
-    """The images of one split: paths below the root, and their classes by number."""
-
-    paths: list[str] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
+WEB = ("http://", "https://")
+Committed = Callable[[int, Carried], bool]
+"""Whether the chunk of this number is staged already."""
 
 
 @dataclass(frozen=True)
-class Listing:
-    """What a folder holds, before any file is opened."""
+class OnDisk:
+    """Images in files of their own."""
 
     root: str
-    classes: tuple[str, ...]
-    splits: dict[str, Split]
-    ignored: list[tuple[str, str]]
-    """Path and reason of everything passed over."""
-    held_out: float
-    """The share of images set aside as `val` because the folder has no such split; else 0."""
+    listing: Listing[str]
+    remember: Callable[[], None] = lambda: None
+    """Keep what was listed for the next start."""
 
 
-def shown(path: str) -> str:
-    """A path as valid text without control characters, whatever bytes its name is made of."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+@dataclass(frozen=True)
+class Stream:
+    """Images that come one after the other."""
+
+    name: str
+    chunks: Callable[[Ignored, Committed], Iterator[Carried]]
+    """What comes, a few images at a time; what was passed over is noted on the way."""
+    arranged: Callable[[pa.Table, Ignored, float], Listing[int]]
+    """Splits and classes, told from the rows that were staged."""
+    stamp: list[int] | None
+    """Size and time of the file that it comes from, if there is one."""
 
 
-def list_folder(root: str, val_share: float = 0.1) -> Listing:
-    """List ROOT/CLASS/images or ROOT/{train,val,test}/CLASS/images."""
-    if not os.path.isdir(root):
-        raise BadRequest(f"no folder at {shown(root)}")
-    ignored: list[tuple[str, str]] = []
-    top = sorted(folders(root, "", ignored))
-    if any(SPLIT_NAMES.get(name.lower()) == "train" for name in top):
-        found: dict[str, dict[str, list[str]]] = {}
-        for name in top:
-            split = SPLIT_NAMES.get(name.lower())
-            if split is None:
-                ignored.append((shown(name), "not a split: expected train, val or test"))
-                continue
-            for label in sorted(folders(root, name, ignored)):
-                inside = images_below(root, f"{name}/{label}", ignored)
-                found.setdefault(split, {}).setdefault(label, []).extend(inside)
-    else:
-        found = {"train": {name: images_below(root, name, ignored) for name in top}}
-    for split, classes in found.items():
-        for label in [label for label, paths in classes.items() if not paths]:
-            ignored.append((shown(f"{split}/{label}"), "class folder without images"))
-            del classes[label]
-    found = {split: classes for split, classes in found.items() if classes}
-    names = tuple(sorted({label for classes in found.values() for label in classes}))
-    if "train" not in found:
-        raise BadRequest(
-            f"no training images below {shown(root)}: expected {shown(root)}/CLASS/*.jpg "
-            f"or {shown(root)}/train/CLASS/*.jpg"
-        )
-    held_out = val_share if set(found) == {"train"} else 0.0
-    if held_out:
-        found["train"], found["val"] = hold_out(found["train"], held_out)
-    splits = {
-        split: flatten(found[split], names)
-        for split in ("train", "val", "test")
-        if found.get(split)
-    }
-    return Listing(root, tuple(map(shown, names)), splits, sorted(ignored), held_out)
+def open_source(
+    source: str, val_share: float, columns: dict[str, str], cache: Path
+) -> OnDisk | Stream:
+    """Look at what the user named."""
+    path = Path(source)
+    if source == "-":
+        if sys.stdin is None or sys.stdin.isatty():
+            raise BadRequest("nothing is piped in: curl ... | stoker pack - OUT")
+        return archive("standard input", None)
+    files = table_files(path)
+    if files:
+        return table_source(open_table(files, columns), source, val_share)
+    if path.is_dir():
+        known = remembered(source, cache)
+        seen = known or walk(source)
+        listing = list_folder(source, val_share, seen)
+        return OnDisk(source, listing, lambda: None if known else remember(source, seen, cache))
+    if path.is_file() and looks_like_one(path):
+        return archive(shown(source), path)
+    raise BadRequest(
+        f"no folder, archive or table at {shown(source)}: expected a folder, a tar or zip, or a "
+        "csv, tsv or parquet file"
+    )
 
 
-def entries(root: str, below: str, ignored: list[tuple[str, str]]) -> Iterator[os.DirEntry[str]]:
-    """The entries of a folder that are no one's housekeeping."""
-    try:
-        with os.scandir(os.path.join(root, below)) as listing:
-            for entry in listing:
-                path = f"{below}/{entry.name}".lstrip("/")
-                if entry.name.startswith(".") or entry.name == "__MACOSX":
-                    ignored.append((shown(path), "hidden"))
-                else:
-                    yield entry
-    except OSError as error:
-        ignored.append((shown(below), f"cannot list: {error.strerror}"))
+def stamp_of(path: Path) -> list[int]:
+    facts = path.stat()
+    return [facts.st_size, facts.st_mtime_ns]
 
 
-def folders(root: str, below: str, ignored: list[tuple[str, str]]) -> list[str]:
-    """Names of the folders directly inside one, noting what else lies there."""
-    names = []
-    for entry in entries(root, below, ignored):
-        path = shown(f"{below}/{entry.name}".lstrip("/"))
-        if entry.is_dir(follow_symlinks=False):
-            names.append(entry.name)
-        elif entry.is_symlink() and os.path.isdir(entry.path):
-            ignored.append((path, "link to a folder: not followed"))
+def archive(name: str, path: Path | None) -> Stream:
+    """A tar or zip, from a file or from standard input."""
+
+    def chunks(ignored: Ignored, committed: Committed) -> Iterator[Carried]:
+        if path is None:
+            yield from in_chunks(images_in(sys.stdin.buffer, name, ignored))
         else:
-            ignored.append((path, "not inside a class folder"))
-    return names
+            with path.open("rb") as file:
+                yield from in_chunks(images_in(file, name, ignored))
+
+    def arranged(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
+        names = staged.column("path").to_pylist()
+        latest = {path: row for row, path in enumerate(names)}
+        again = [row for row, path in enumerate(names) if latest[path] != row]
+        ignored.extend((names[row], "again later in the archive") for row in again)
+        kept = sorted(latest.values())
+        found = by_layout([names[row] for row in kept], ignored)
+        in_place = {
+            split: {label: [kept[row] for row in chosen] for label, chosen in labelled.items()}
+            for split, labelled in found.items()
+        }
+        if not in_place.get("train"):
+            raise BadRequest(
+                f"no training images in {name}: expected CLASS/*.jpg or train/CLASS/*.jpg in it"
+            )
+        return arrange(name, in_place, ignored, val_share)
+
+    return Stream(name, chunks, arranged, stamp_of(path) if path else None)
 
 
-def images_below(root: str, below: str, ignored: list[tuple[str, str]]) -> list[str]:
-    """Paths of all images inside a folder and the folders in it, sorted."""
-    found, waiting = [], [below]
-    while waiting:
-        folder = waiting.pop()
-        for entry in entries(root, folder, ignored):
-            path = f"{folder}/{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(path)
-            elif not os.path.isfile(entry.path) if entry.is_symlink() else not entry.is_file():
-                ignored.append((shown(path), "not a regular file"))
-            elif entry.name.lower().endswith(IMAGE_SUFFIXES):
-                found.append(path)
-            else:
-                ignored.append((shown(path), "not an image by its name"))
-    return sorted(found)
+def table_source(table: Table, source: str, val_share: float) -> OnDisk | Stream:
+    """Rows with image bytes or URLs are a stream; rows with paths are files."""
+    name = shown(source)
+    stamp = stamp_of(table.files[0]) if len(table.files) == 1 else None
+
+    def arranged(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
+        found: Found[int] = {}
+        columns = staged.select(["class_name", "split_name"]).to_pydict()
+        for row, (label, split) in enumerate(zip(*columns.values(), strict=True)):
+            found.setdefault(split, {}).setdefault(label, []).append(row)
+        return arrange_table(name, found, ignored, val_share, table.classes)
+
+    if table.holds_bytes:
+        return Stream(name, lambda ignored, _: in_chunks(rows(table, ignored)), arranged, stamp)
+    passed_over: Ignored = []
+    listed = list(rows(table, passed_over))
+    on_the_web = [item.name.startswith(WEB) for item in listed if item.reason is None]
+    if any(on_the_web):
+        if not all(on_the_web):
+            raise BadRequest(f"{name} mixes paths and URLs: split it into two lists")
+
+        def chunks(ignored: Ignored, committed: Committed) -> Iterator[Carried]:
+            ignored.extend(passed_over)
+            return downloads(listed, committed)
+
+        return Stream(name, chunks, arranged, stamp)
+    paths: Found[str] = {}
+    for item in listed:
+        paths.setdefault(item.split or "", {}).setdefault(item.label or "", []).append(item.name)
+    listing = arrange_table(name, paths, passed_over, val_share, table.classes)
+    return OnDisk(str(table.files[0].parent), listing)
 
 
-def hold_out(
-    classes: dict[str, list[str]], share: float
-) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Set a share of each class aside, chosen by a hash; a class of one image stays whole."""
-    kept, held = {}, {}
-    for label, paths in classes.items():
-        aside = min(max(1, round(share * len(paths))), len(paths) - 1)
-        chosen = set(chance.permutation(len(paths), "hold out", len(paths))[:aside].tolist())
-        kept[label] = [path for number, path in enumerate(paths) if number not in chosen]
-        held[label] = [path for number, path in enumerate(paths) if number in chosen]
-    return kept, {label: paths for label, paths in held.items() if paths}
+def arrange_table(
+    name: str,
+    found: Found[Image],
+    ignored: Ignored,
+    val_share: float,
+    classes: tuple[str, ...],
+) -> Listing[Image]:
+    if not found.get("train"):
+        raise BadRequest(f"no training images in {name}")
+    met = {label for labelled in found.values() for label in labelled}
+    return arrange(name, found, ignored, val_share, classes + in_number_order(met - set(classes)))
 
 
-def flatten(classes: dict[str, list[str]], names: tuple[str, ...]) -> Split:
-    """One split's images in the order they are stored: shuffled once, so that a shard, and any
-    stretch of shards, is a fair sample of all classes."""
-    numbers = {label: number for number, label in enumerate(names)}
-    paths = [path for label in sorted(classes) for path in classes[label]]
-    labels = [numbers[label] for label in sorted(classes) for _ in classes[label]]
-    order = chance.permutation(len(paths), "storage order", len(paths))
-    chosen = np.asarray(labels, dtype=np.int64)[order]
-    return Split([paths[place] for place in order], chosen.tolist())
+def downloads(listed: list[Item], committed: Committed) -> Iterator[Carried]:
+    """Chunks of a list of URLs: those that are staged already are not fetched again."""
+    coming = iter(listed)
+    chunks = list(iter(lambda: tuple(islice(coming, CHUNK_IMAGES)), ()))
+    known = [Carried(chunk, stamp_of_rows(chunk)) for chunk in chunks]
+    done = [committed(number, chunk) for number, chunk in enumerate(known)]
+    waiting = [chunk for chunk, there in zip(chunks, done, strict=True) if not there]
+    urls = [item.name for chunk in waiting for item in chunk if item.reason is None]
+    fetched = fetch_all(urls, Manners())
+    for chunk, there in zip(known, done, strict=True):
+        if there:
+            yield chunk
+            continue
+        items = []
+        for item in chunk.items:
+            if item.reason is None:
+                came = next(fetched)
+                item = replace(item, data=came.data, reason=came.reason, again=came.passing)
+            items.append(item)
+        yield replace(chunk, items=tuple(items))
+
+
+def stamp_of_rows(items: tuple[Item, ...]) -> str:
+    what = [[item.name, item.label, item.split, item.reason] for item in items]
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()

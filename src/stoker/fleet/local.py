@@ -11,11 +11,11 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +27,8 @@ Result = TypeVar("Result")
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 """What schedulers, terminals and people send to a process that shall stop in order."""
 _PR_SET_PDEATHSIG = 1
+AHEAD = 2
+"""Tasks that wait for a free worker: enough that none of them waits for its task."""
 
 
 def usable_cores() -> int:
@@ -47,20 +49,28 @@ def cgroup_cores(root: str = "/sys/fs/cgroup") -> int:
 
 
 def map_tasks(
-    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int
+    function: Callable[[Task], Result], tasks: Iterable[Task], workers: int
 ) -> Iterator[Result]:
-    """Run every task; yield results in the order in which they are finished."""
-    workers = min(workers, len(tasks))
-    if workers <= 1:
-        yield from map(function, tasks)
+    """Run every task; yield results in the order in which they are finished. Tasks are taken from
+    their source a few ahead of the workers, so that a long row of them fits in memory."""
+    coming = iter(tasks)
+    first = list(islice(coming, 2))
+    if workers <= 1 or len(first) < 2:
+        yield from map(function, chain(first, coming))
         return
     # spawn: a forked child would inherit the locks of whatever threads the caller runs.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=begin_worker)
+    under_way: set[Future[Result]] = set()
     try:
-        with ignored_interrupt():
-            futures = [pool.submit(function, task) for task in tasks]
-        for future in as_completed(futures):
+        for task in chain(first, coming):
+            with held_interrupt():
+                under_way.add(pool.submit(function, task))
+            del task  # not to be held here while it waits there
+            if len(under_way) >= workers + AHEAD:
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        for future in as_completed(under_way):
             yield future.result()
     except BrokenProcessPool as error:
         raise StokerError(
@@ -72,17 +82,14 @@ def map_tasks(
 
 
 @contextmanager
-def ignored_interrupt() -> Iterator[None]:
-    """Processes started here ignore Ctrl-C from their first moment: it reaches the whole group,
-    and the parent decides."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def held_interrupt() -> Iterator[None]:
+    """Processes started here never hear Ctrl-C, which reaches the whole group: the parent decides,
+    and hears it as soon as this is over."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def begin_worker() -> None:

@@ -101,7 +101,7 @@ class TestSummary:
         ("--val-share ten", "--val-share"),
         ("--shard-images 0", "--shard-images"),
         ("--shard-images many", "--shard-images"),
-        ("--codec png", "jpeg, raw"),
+        ("--codec png", "jpeg, original, raw"),
         ("--quality 0", "quality"),
         ("--quality 101", "quality"),
         ("--max-side -1", "max_side"),

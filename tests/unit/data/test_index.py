@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from samples import image_folder
+from stoker.data.encode import Storage
 from stoker.data.index import Dataset
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
 from stoker.errors import BadRequest, StokerError
 
 

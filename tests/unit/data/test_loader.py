@@ -15,11 +15,11 @@ import pytest
 
 from samples import image_folder
 from stoker.data.crops import View
+from stoker.data.encode import Storage
 from stoker.data.index import Dataset
 from stoker.data.loader import Loader, Pixels, plain_memory
 from stoker.data.order import Order
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
 from stoker.errors import StokerError
 from stoker.recipe.position import Batch, Timeline
 from stoker.recipe.recipe import Phase, Recipe

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from samples import picture
-from stoker.data.shard import ShardTask, Storage, write_shard
+from stoker.data.encode import Storage
+from stoker.data.shard import Files, ShardTask, write_shard
 
 LABELS = {"small.jpg": 0, "large.jpg": 1, "tall.png": 2, "turned.jpg": 1, "text.jpg": 0}
 
@@ -40,11 +41,15 @@ def task(images: Path, tmp_path: Path) -> ShardTask:
         split="train",
         number=3,
         first_key=70,
-        root=str(images),
-        paths=tuple(LABELS),
+        inputs=Files(str(images), tuple(LABELS)),
         labels=tuple(LABELS.values()),
         storage=Storage(max_side=100),
     )
+
+
+def named(task: ShardTask, *paths: str) -> Files:
+    assert isinstance(task.inputs, Files)
+    return replace(task.inputs, paths=paths)
 
 
 def rows_of(task: ShardTask) -> dict[str, dict[str, Any]]:
@@ -97,7 +102,7 @@ class TestWhatIsWritten:
         assert (row["label"], row["offset"], row["shard"]) == (0, None, None)
 
     def test_a_file_that_vanished_is_a_row_with_path_and_reason(self, task: ShardTask) -> None:
-        write_shard(replace(task, paths=("gone.jpg", "small.jpg"), labels=(0, 0)))
+        write_shard(replace(task, inputs=named(task, "gone.jpg", "small.jpg"), labels=(0, 0)))
         assert "cannot read" in rows_of(task)["gone.jpg"]["reason"]
         assert rows_of(task)["small.jpg"]["reason"] is None
 
@@ -106,14 +111,15 @@ class TestWhatIsWritten:
     ) -> None:
         Image.new("RGB", (70_000, 2)).save(tmp_path / "wide.png")
         storage = replace(task.storage, max_side=0)
-        task = replace(task, root=str(tmp_path), paths=("wide.png",), labels=(0,), storage=storage)
+        wide = Files(str(tmp_path), ("wide.png",))
+        task = replace(task, inputs=wide, labels=(0,), storage=storage)
         assert write_shard(task).rejected == 1
         assert rows_of(task)["wide.png"]["reason"]
 
     def test_names_that_are_not_utf8_are_packed(self, task: ShardTask, tmp_path: Path) -> None:
         name = os.fsdecode(b"caf\xe9.jpg")
         picture(0, 0, (20, 20)).save(tmp_path / name, "JPEG")
-        write_shard(replace(task, root=str(tmp_path), paths=(name,), labels=(0,)))
+        write_shard(replace(task, inputs=Files(str(tmp_path), (name,)), labels=(0,)))
         assert rows_of(task)["caf\\xe9.jpg"]["reason"] is None
 
 
@@ -171,7 +177,7 @@ class TestHowImagesAreStored:
         picture(0, 0, (30, 20)).save(tmp_path / "two.bmp")
         picture(0, 1, (30, 20)).save(tmp_path / "other.png")
         paths = ("one.png", "two.bmp", "other.png")
-        write_shard(replace(task, root=str(tmp_path), paths=paths, labels=(0, 0, 0)))
+        write_shard(replace(task, inputs=Files(str(tmp_path), paths), labels=(0, 0, 0)))
         one, two, other = (rows_of(task)[path]["pixels"] for path in paths)
         assert one == two != other
 
@@ -234,7 +240,9 @@ class TestDoneOnce:
         self, task: ShardTask, tmp_path: Path, change: dict[str, Any]
     ) -> None:
         write_shard(task)
-        other = replace(task, **change)
+        if "paths" in change:
+            change = change | {"inputs": named(task, *change["paths"])}
+        other = replace(task, **{name: value for name, value in change.items() if name != "paths"})
         elsewhere = replace(other, out=str(tmp_path / "elsewhere"))
         write_shard(other)
         write_shard(elsewhere)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from samples import image_folder, picture
+from stoker.data.encode import Storage
 from stoker.data.index import Dataset
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
 from stoker.show.packed import summary_lines
 
 

@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy
 
 from samples import image_folder
 from stoker.data.crops import View
+from stoker.data.encode import Storage
 from stoker.data.index import Dataset
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
 from stoker.train.evaluate import Accuracy, Evaluator, hits
 from stoker.train.model import ResNet9
 from stoker.train.ranks import Ranks

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from samples import image_folder
+from stoker.data.encode import Storage
 from stoker.data.index import Dataset
 from stoker.data.loader import Loaded, Loader
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
 from stoker.recipe.position import learning_rate
 from stoker.recipe.recipe import Phase, Recipe
 from stoker.run import Events, Run

@@ -15,9 +15,9 @@ import torch
 
 from bits import same
 from samples import image_folder
+from stoker.data.encode import Storage
 from stoker.data.index import Dataset
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
 from stoker.errors import BadRequest, StokerError
 from stoker.measure.spans import PARTS
 from stoker.recipe.origins import Resolved, resolve

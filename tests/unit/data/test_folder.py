@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from samples import image_folder
-from stoker.data.sources import Listing, Split, list_folder, shown
+from stoker.data.folder import list_folder
+from stoker.data.listing import Listing, Split, shown
 from stoker.errors import BadRequest
 
 
@@ -35,7 +36,7 @@ def class_folders_agree(listing: Listing, split: Split) -> bool:
     """Whether each image's label is the folder it lies in (below the split's folder, if any)."""
     return all(
         listing.classes[label] in Path(path).parts[:2]
-        for path, label in zip(split.paths, split.labels, strict=True)
+        for path, label in zip(split.images, split.labels, strict=True)
     )
 
 
@@ -50,7 +51,7 @@ class TestFlatFolder:
 
     def test_each_image_is_in_exactly_one_split(self, tmp_path: Path) -> None:
         listing = list_folder(str(image_folder(tmp_path, images=11)))
-        paths = [path for split in listing.splits.values() for path in split.paths]
+        paths = [path for split in listing.splits.values() for path in split.images]
         assert sorted(paths) == sorted(
             file.relative_to(tmp_path).as_posix() for file in tmp_path.glob("*/*.jpg")
         )
@@ -95,7 +96,7 @@ class TestSplitFolders:
 
     def test_train_and_test_are_taken_as_they_are(self, tmp_path: Path) -> None:
         listing = list_folder(str(named(tmp_path, images={"train/a": 6, "test/a": 3})))
-        assert {split: len(s.paths) for split, s in listing.splits.items()} == {
+        assert {split: len(s.images) for split, s in listing.splits.items()} == {
             "train": 6,
             "test": 3,
         }
@@ -108,7 +109,7 @@ class TestSplitFolders:
     @pytest.mark.parametrize("name", ["val", "valid", "validation", "Val", "VALID"])
     def test_other_spellings_of_val(self, tmp_path: Path, name: str) -> None:
         listing = list_folder(str(named(tmp_path, images={"Train/a": 4, f"{name}/a": 2})))
-        assert {split: len(s.paths) for split, s in listing.splits.items()} == {
+        assert {split: len(s.images) for split, s in listing.splits.items()} == {
             "train": 4,
             "val": 2,
         }
@@ -123,7 +124,7 @@ class TestSplitFolders:
     def test_a_folder_that_is_no_split_is_named(self, tmp_path: Path) -> None:
         listing = list_folder(str(named(tmp_path, images={"train/a": 4, "extra/a": 2})))
         assert "extra" in dict(listing.ignored)
-        assert sum(len(split.paths) for split in listing.splits.values()) == 4
+        assert sum(len(split.images) for split in listing.splits.values()) == 4
 
     def test_a_val_folder_without_images_counts_as_none(self, tmp_path: Path) -> None:
         root = named(tmp_path, images={"train/a": 20})
@@ -178,14 +179,14 @@ class TestWhatIsIgnored:
 
     def test_names_of_formats_we_do_not_read_are_kept_to_be_rejected(self, tmp_path: Path) -> None:
         touch(tmp_path / "a" / "1.HEIC", tmp_path / "a" / "2.JPG", tmp_path / "a" / "3.jpeg")
-        assert len(list_folder(str(tmp_path), 0).splits["train"].paths) == 3
+        assert len(list_folder(str(tmp_path), 0).splits["train"].images) == 3
 
 
 class TestStrangeFolders:
     def test_image_names_that_are_not_utf8_are_listed(self, tmp_path: Path) -> None:
         root = named(tmp_path, images={"a": 2})
         touch(Path(os.fsdecode(os.fsencode(root / "a") + b"/caf\xe9.jpg")))
-        paths = list_folder(str(root), 0).splits["train"].paths
+        paths = list_folder(str(root), 0).splits["train"].images
         assert b"a/caf\xe9.jpg" in [os.fsencode(path) for path in paths]
 
     def test_class_names_that_are_not_utf8_become_valid_text(self, tmp_path: Path) -> None:

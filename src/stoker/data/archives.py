@@ -1,0 +1,268 @@
+"""The images in a tar or zip, one after the other, from a file or from standard input.
+
+Invariants: an archive is read once, forward, and never unpacked: names in it are text, never
+paths. No member is held in memory beyond the largest image allowed; headers that ask for more are
+refused. An archive that ends early or is damaged is an error, never a shorter set. One that
+unpacks to far more than its size is given up.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from stoker.data.inspect import MAX_BYTES
+from stoker.data.listing import Ignored, is_hidden, is_image, shown
+from stoker.data.zipstream import Unzipped, refuse_bomb, unzip
+from stoker.errors import StokerError
+
+LARGEST_HEADER = 1 << 20
+"""A tar header that claims to be longer (names, attributes) is an attack."""
+PIECE = 1 << 18
+UNREADABLE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    EOFError,
+    OSError,
+    ValueError,
+    zlib.error,
+    lzma.LZMAError,
+    NotImplementedError,
+)
+"""What the readers of archives raise when the archive is at fault."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image as it came: its name, its bytes or why there are none, and what is known of it."""
+
+    name: str
+    data: bytes | None
+    reason: str | None = None
+    label: str | None = None
+    split: str | None = None
+    again: bool = False
+    """A failure that may pass: worth another try when the same command is given again."""
+
+
+class Forward(io.RawIOBase):
+    """A source that is only read on: it can skip but not go back, and counts what it gave."""
+
+    def __init__(self, source: IO[bytes], largest: int = MAX_BYTES + PIECE) -> None:
+        self._source, self._largest = source, largest
+        self._at = 0
+        self.latest = b""
+        """What was read last: at the end of a tar it tells the end mark from damage."""
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0 or size > self._largest:
+            raise tarfile.ReadError(f"a header claims {size:,} bytes")
+        pieces = []
+        while size > 0 and (piece := self._source.read(min(size, PIECE))):
+            pieces.append(piece)
+            size -= len(piece)
+            self._at += len(piece)
+        self.latest = b"".join(pieces)
+        return self.latest
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        if whence or place < self._at:
+            raise tarfile.ReadError("a header points backwards")
+        while self._at < place and (piece := self._source.read(min(place - self._at, PIECE))):
+            self._at += len(piece)
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+class Counted(io.RawIOBase):
+    """Compressed bytes on their way in, counted."""
+
+    def __init__(self, source: IO[bytes], already: bytes = b"") -> None:
+        self._source, self._already = source, already
+        self.bytes = 0
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._already or self._source.read(len(buffer))
+        given, self._already = piece[: len(buffer)], piece[len(buffer) :]
+        buffer[: len(given)] = given
+        self.bytes += len(given)
+        return len(given)
+
+    def readable(self) -> bool:
+        return True
+
+
+class Inflated(io.RawIOBase):
+    """Decompressed bytes on their way out, watched for a bomb."""
+
+    def __init__(self, source: Any, counted: Counted) -> None:
+        self._source, self._counted = source, counted
+        self._bytes = 0
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._source.read(len(buffer))
+        buffer[: len(piece)] = piece
+        self._bytes += len(piece)
+        refuse_bomb(self._bytes, self._counted.bytes)
+        return len(piece)
+
+    def readable(self) -> bool:
+        return True
+
+
+def looks_like_one(path: Path) -> bool:
+    """Whether a file begins as an archive does."""
+    with path.open("rb") as file:
+        head = file.read(tarfile.BLOCKSIZE)
+    if head.startswith((b"PK", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")):
+        return True
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except tarfile.TarError:
+        return head == bytes(tarfile.BLOCKSIZE)
+    return True
+
+
+def images_in(source: IO[bytes], name: str, ignored: Ignored) -> Iterator[Item]:
+    """Every image of an archive that is read from its beginning."""
+    head = source.read(8)
+    while len(head) < 8 and (more := source.read(8 - len(head))):
+        head += more
+    counted = Counted(source, head)
+    plain: Any = io.BufferedReader(counted, PIECE)
+    try:
+        if head.startswith(b"PK\x03\x04"):
+            members = unzip(plain)
+            yield from (item for one in members for item in zip_item(one, ignored))
+            return
+        if head.startswith(b"PK"):
+            raise StokerError(f"{name} is a zip without members, or one part of several")
+        opened = decompressed(head, plain, name)
+        if opened is not plain:
+            opened = io.BufferedReader(Inflated(opened, counted), PIECE)
+        yield from tar_items(opened, "", ignored)
+        # To the end, so that a damaged rest is noticed and whoever writes is not cut off.
+        rest = [piece.strip(b"\0") != b"" for piece in iter(lambda: opened.read(PIECE), b"")]
+        if any(rest):
+            ignored.append(("(the rest)", "data after the archive's end mark"))
+    except UNREADABLE as error:
+        raise StokerError(
+            f"{name} is damaged or ended early ({one_reason(error)}): get a whole copy and give "
+            "the same command again; what was done is kept"
+        ) from error
+
+
+def decompressed(head: bytes, plain: Any, name: str) -> Any:
+    """The tar inside whatever it is compressed with."""
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=plain)
+    if head.startswith(b"BZh"):
+        return bz2.BZ2File(plain)
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return lzma.LZMAFile(plain)
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        raise StokerError(f"{name} is compressed with zstd: zstd -dc {name} | stoker pack - OUT")
+    if not head:
+        raise StokerError(f"{name} is empty: expected a tar or zip")
+    return plain
+
+
+def tar_items(source: IO[bytes], inside: str, ignored: Ignored) -> Iterator[Item]:
+    """Every image of a tar; a tar in a tar is a folder (ImageNet comes like that)."""
+    forward = Forward(source, LARGEST_HEADER)
+    try:
+        tar = tarfile.open(fileobj=forward, mode="r:")  # noqa: SIM115 - nothing of its own to close
+    except tarfile.ReadError as error:
+        if not inside and not forward.tell():
+            raise
+        raise tarfile.ReadError(f"not a tar: {one_reason(error)}") from error
+    while (member := tar.next()) is not None:
+        vars(tar)["members"].clear()  # a million members must not pile up
+        name = inside + member.name
+        if member.isdir():
+            continue
+        if why := unwanted(name) or unusual(member):
+            if not (name.endswith(".tar") and member.isreg() and not inside and not member.sparse):
+                ignored.append((shown(name), why))
+                continue
+            nested = tar.extractfile(member)
+            assert nested is not None
+            yield from tar_items(nested, name.removesuffix(".tar") + "/", ignored)
+        else:
+            yield Item(tidy(name), *bounded(tar.extractfile(member), member.size))
+    if forward.latest.strip(b"\0"):
+        raise tarfile.ReadError(f"damaged at byte {max(forward.tell() - 512, 0):,}")
+    if len(forward.latest) < tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("no end mark")
+
+
+def unusual(member: tarfile.TarInfo) -> str | None:
+    """Why a member of a tar is not a plain file."""
+    if member.issym() or member.islnk():
+        return "link in an archive: not followed"
+    if not member.isreg() or member.sparse:
+        return "not a regular file"
+    return None
+
+
+def unwanted(name: str) -> str | None:
+    """Why a name in an archive is passed over."""
+    parts = PurePosixPath(tidy(name)).parts
+    if ".." in parts:
+        return "name leads out of the archive"
+    if any(is_hidden(part) for part in parts):
+        return "hidden"
+    if not is_image(name):
+        return "not an image by its name"
+    return None
+
+
+def tidy(name: str) -> str:
+    """A member's name as a path below the archive: `./a//b` and `/a/b` are `a/b`."""
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+def bounded(file: IO[bytes] | None, size: int) -> tuple[bytes | None, str | None]:
+    """A member's bytes, or why there are none."""
+    assert file is not None
+    if size > MAX_BYTES:
+        return None, f"file larger than {MAX_BYTES >> 20} MiB"
+    pieces = []
+    while size > 0 and (piece := file.read(min(size, PIECE))):
+        pieces.append(piece)
+        size -= len(piece)
+    if size:
+        raise tarfile.ReadError("unexpected end of data")
+    return b"".join(pieces), None
+
+
+def zip_item(member: Unzipped, ignored: Ignored) -> Iterator[Item]:
+    """An image of a zip, if the member is one."""
+    name = member.name.replace("\\", "/")
+    if name.endswith("/"):
+        return
+    if why := unwanted(name):
+        ignored.append((shown(name), why))
+        return
+    yield Item(tidy(name), *member.read(MAX_BYTES))
+
+
+def one_reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,217 @@
+"""A zip read forward, member by member, so that it may come from standard input.
+
+The standard library's reader begins at a zip's end and keeps half a kilobyte a member: neither
+suits a download or a million members. Invariants: what the directory at the end lists must be as
+many members as were met; checksums are compared; a member that cannot be read is told with its
+reason, a stream that cannot be followed any further is an error.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO
+from zipfile import BadZipFile
+
+from stoker.errors import StokerError
+
+BOMB_BYTES, BOMB_RATIO = 1 << 30, 100
+"""Unpacking stops where so much, and so many times the archive's size, came out."""
+PIECE = 1 << 16
+LOCAL, CENTRAL, END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
+END64, LOCATOR64, DESCRIPTOR = b"PK\x06\x06", b"PK\x06\x07", b"PK\x07\x08"
+STORED, DEFLATED = 0, 8
+ENCRYPTED, STREAMED, UTF8 = 1, 8, 0x800
+UNKNOWN = 0xFFFFFFFF
+
+
+def refuse_bomb(came_out: int, went_in: int) -> None:
+    """Give up an archive that unpacks to absurdly more than its size."""
+    if came_out > BOMB_BYTES and came_out > BOMB_RATIO * went_in:
+        raise StokerError(
+            f"the archive unpacks to more than {BOMB_RATIO} times its size: given up, "
+            "nothing in it is trusted"
+        )
+
+
+class Stream:
+    """Bytes in order, with what was taken too early put back."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self._back = b""
+        self.went_in = self.came_out = 0
+
+    def some(self, most: int) -> bytes:
+        piece = self._back[:most] if self._back else self._source.read(most)
+        self._back = self._back[len(piece) :] if self._back else b""
+        if not piece:
+            raise EOFError("unexpected end")
+        self.went_in += len(piece)
+        return piece
+
+    def exactly(self, size: int) -> bytes:
+        pieces = []
+        while size:
+            pieces.append(self.some(min(size, PIECE)))
+            size -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def skip(self, size: int) -> None:
+        while size:
+            size -= len(self.some(min(size, PIECE)))
+
+    def put_back(self, piece: bytes) -> None:
+        self._back = piece + self._back
+        self.went_in -= len(piece)
+
+    def inflated(self, size: int) -> None:
+        self.came_out += size
+        refuse_bomb(self.came_out, self.went_in)
+
+
+@dataclass
+class Unzipped:
+    """A member as its local header describes it."""
+
+    name: str
+    flags: int
+    method: int
+    checksum: int
+    packed: int | None
+    """Compressed bytes still to come, where the header says how many."""
+    sized: bool
+    """Whether the header says how many bytes there are; else the data itself must end them."""
+    wide: bool
+    stream: Stream = field(repr=False)
+    followed: bool = False
+    """Whether the end of the member's data has been reached."""
+
+    def read(self, largest: int) -> tuple[bytes | None, str | None]:
+        """The member's bytes, or why there are none."""
+        if self.flags & ENCRYPTED:
+            return None, "encrypted in the archive"
+        if self.method not in (STORED, DEFLATED):
+            return None, f"compressed by a method that is not read ({self.method})"
+        pieces, size, checksum = [], 0, 0
+        try:
+            for piece in self.pieces():
+                size += len(piece)
+                if size > largest:
+                    return None, f"file larger than {largest >> 20} MiB"
+                pieces.append(piece)
+                checksum = zlib.crc32(piece, checksum)
+        except zlib.error as error:
+            if self.packed is None:
+                raise BadZipFile(f"{error} in a streamed member") from error
+            return None, "damaged in the archive (does not inflate)"
+        if checksum != self.checksum:
+            return None, "damaged in the archive (checksum)"
+        return b"".join(pieces), None
+
+    def pieces(self) -> Iterator[bytes]:
+        """The member's data as it is uncompressed, then the descriptor that may follow it."""
+        if self.method == STORED:
+            while self.packed:
+                yield self._take(PIECE)
+        else:
+            yield from self._inflate()
+        self._follow()
+
+    def _take(self, most: int) -> bytes:
+        piece = self.stream.some(most if self.packed is None else min(most, self.packed))
+        if self.packed is not None:
+            self.packed -= len(piece)
+        return piece
+
+    def _inflate(self) -> Iterator[bytes]:
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        while not inflate.eof:
+            if inflate.unconsumed_tail:
+                waiting = inflate.unconsumed_tail
+            elif self.packed == 0:
+                raise zlib.error("ends early")
+            else:
+                waiting = self._take(PIECE)
+            piece = inflate.decompress(waiting, PIECE)
+            self.stream.inflated(len(piece))
+            yield piece
+        if inflate.unused_data:
+            self.stream.put_back(inflate.unused_data)
+            if self.packed is not None:
+                self.packed += len(inflate.unused_data)
+
+    def _follow(self) -> None:
+        """Read the sizes and the checksum that a streamed member has behind its data."""
+        if self.packed:
+            self.stream.skip(self.packed)
+        self.packed, self.followed = 0, True
+        if self.flags & STREAMED:
+            first = self.stream.exactly(4)
+            if self.method == STORED and not self.sized and first != DESCRIPTOR:
+                raise BadZipFile(f"'{self.name}' does not say where it ends")
+            checksum = self.stream.exactly(4) if first == DESCRIPTOR else first
+            self.checksum = int.from_bytes(checksum, "little")
+            self.stream.skip(16 if self.wide else 8)
+
+    def finish(self) -> None:
+        """Go on to the next member, however much of this one was read."""
+        if self.followed:
+            return
+        if self.packed is not None:
+            self._follow()
+        elif self.flags & ENCRYPTED or self.method != DEFLATED:
+            raise BadZipFile(f"'{self.name}' does not say where it ends")
+        else:
+            for _ in self.pieces():
+                pass
+
+
+def unzip(source: IO[bytes]) -> Iterator[Unzipped]:
+    """The members of a zip in the order they lie in it."""
+    stream = Stream(source)
+    met = 0
+    while (mark := stream.exactly(4)) == LOCAL:
+        member = local_header(stream)
+        yield member
+        member.finish()
+        met += 1
+    listed = 0
+    while mark == CENTRAL:
+        fields = stream.exactly(42)
+        stream.skip(sum(struct.unpack("<HHH", fields[24:30])))
+        listed += 1
+        mark = stream.exactly(4)
+    if mark == END64:
+        stream.skip(int.from_bytes(stream.exactly(8), "little"))
+        mark = stream.exactly(4)
+    if mark == LOCATOR64:
+        stream.skip(16)
+        mark = stream.exactly(4)
+    if mark != END:
+        raise BadZipFile(f"damaged at byte {stream.went_in - 4:,}")
+    if listed != met:
+        raise BadZipFile(f"its directory lists {listed:,} members, {met:,} were met")
+
+
+def local_header(stream: Stream) -> Unzipped:
+    """What is said before a member's data."""
+    fields = struct.unpack("<HHHHHIIIHH", stream.exactly(26))
+    _, flags, method, _, _, checksum, packed, plain, name_size, extra_size = fields
+    raw, extra = stream.exactly(name_size), stream.exactly(extra_size)
+    name = raw.decode("utf-8" if flags & UTF8 else "cp437", "surrogateescape")
+    wide = False
+    while len(extra) >= 4:
+        kind, size = struct.unpack("<HH", extra[:4])
+        if kind == 1:
+            wide = True
+            large = extra[4 : 4 + size]
+            skipped = 8 if plain == UNKNOWN else 0
+            if packed == UNKNOWN and len(large) >= skipped + 8:
+                packed = int.from_bytes(large[skipped : skipped + 8], "little")
+        extra = extra[4 + size :]
+    sized = not flags & STREAMED or bool(packed)
+    known = packed if sized else (0 if method == STORED else None)
+    return Unzipped(name, flags, method, checksum, known, sized, wide, stream)
