@@ -21,6 +21,7 @@ from stoker.data.encode import Storage
 from stoker.data.listing import Listing
 from stoker.data.report import describe
 from stoker.data.shard import part_facts
+from stoker.data.twins import near_duplicates
 from stoker.errors import BadRequest
 
 FORMAT = 1
@@ -70,6 +71,11 @@ def finish(
         )
     rejects = pa.concat_tables(rejected)
     write_table(target / "rejected.parquet", rejects)
+    report = describe(listing, tables, rejects)
+    if storage.near_duplicates:
+        pairs = near_duplicates(tables)
+        write_table(target / "near_duplicates.parquet", pairs)
+        report["near"] = {"pairs": pairs.num_rows, "examples": pairs.slice(0, 5).to_pylist()}
     hashes = {
         name: [shard["sha256"] for shard in split["shards"]] for name, split in splits.items()
     }
@@ -81,7 +87,7 @@ def finish(
         "storage": asdict(storage),
         "held_out": listing.held_out,
         "splits": splits,
-        "report": describe(listing, tables, rejects),
+        "report": report,
     }
     remove_strays(target, splits)
     write_json(target / "dataset.json", description)

@@ -7,6 +7,7 @@ said here and never during training. Sizes are checked before pixels are made.
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
+
+from stoker.data.png import png_trouble
 
 Pixels = NDArray[np.uint8]
 
@@ -22,7 +25,13 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """What Pillow may open; a phone's MPO files open as JPEG."""
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 256 << 20
+MAX_SCANS, MAX_SCANNED = 1000, 10_000_000_000
+"""Scans of a JPEG, and pixels times scans: a file of a few bytes a scan can ask for hours."""
+BAND_PIXELS = 4_000_000
 ORIENTATION_TAG = 0x0112
+_EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
+_GRUMBLES = re.compile("Could not determine subsampling|bad ICC marker")
+"""What Pillow's own libjpeg reads without a word: rare sampling, a colour profile's numbering."""
 _WIDE_MODES = ("I;16", "I;16B", "I;16L", "I", "F")
 
 
@@ -58,8 +67,10 @@ def open_image(data: bytes) -> Image.Image:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         except Image.DecompressionBombError as error:
             raise Rejected("too many pixels") from error
-        except Exception as error:
+        except UnidentifiedImageError as error:
             raise Rejected(f"not an image of a known kind ({', '.join(FORMATS)})") from error
+        except Exception as error:
+            raise Rejected(f"damaged: {one_line(error)}") from error
     if image.width * image.height > MAX_PIXELS:
         raise Rejected(f"too many pixels ({image.width} x {image.height})")
     return image
@@ -73,6 +84,8 @@ def decode(data: bytes, image: Image.Image) -> Inspected:
             orientation = orientation_of(image)
             plain = image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L")
             clean = decode_plain_jpeg(data) if plain else None
+            if image.format == "PNG" and (trouble := png_trouble(data)):
+                raise Rejected(f"damaged: {trouble}")
             pixels = to_rgb(image) if clean is None else clean
         except Rejected:
             raise
@@ -92,14 +105,33 @@ def one_line(error: Exception) -> str:
 
 
 def decode_plain_jpeg(data: bytes) -> Pixels | None:
-    """A JPEG's pixels; None where libjpeg only grumbles at stray bytes and Pillow may decide."""
+    """A JPEG's pixels; None where libjpeg only grumbles and Pillow may decide."""
+    scans = data.count(b"\xff\xda")
     try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        if scans > MAX_SCANS or scans * height * width > MAX_SCANNED:
+            raise Rejected(f"too many scans ({scans:,})")
         pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
         return pixels
     except ValueError as error:
-        if "extraneous bytes" in str(error):
+        left_over = _EXTRANEOUS.search(str(error))
+        harmless = not in_the_scan(data, left_over) if left_over else _GRUMBLES.search(str(error))
+        if harmless:
             return None
         raise Rejected(f"damaged: {one_line(error)}") from error
+
+
+def in_the_scan(data: bytes, left_over: re.Match[str]) -> bool:
+    """Whether bytes that libjpeg did not need are the rest of a scan that lost its thread, rather
+    than padding or what stands before the first scan."""
+    count, marker = int(left_over[1]), int(left_over[2], 16)
+    if 0xD0 <= marker <= 0xD7:
+        return True
+    place = data.find(b"\xff\xda")
+    while (place := data.find(bytes([0xFF, marker]), place + 2)) >= 0:
+        if len(set(data[max(place - count, 0) : place])) > 1:
+            return True
+    return False
 
 
 def orientation_of(image: Image.Image) -> int:
@@ -113,19 +145,25 @@ def orientation_of(image: Image.Image) -> int:
 
 
 def to_rgb(image: Image.Image) -> Pixels:
-    """Any mode to RGB: the first frame, 16 bits scaled to 8, transparency over white."""
+    """Any mode to RGB: the first frame, 16 bits scaled to 8, transparency over white. Some rows at
+    a time: a conversion of the whole would take many times an image's own memory."""
     image.seek(0)
     image.load()
-    if image.mode in _WIDE_MODES:
-        wide = np.asarray(image, dtype=np.float64)
-        top = 65535.0 if image.mode != "F" else max(float(wide.max(initial=0)), 1.0)
-        grey = np.clip(wide * (255.0 / top), 0, 255).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        clear = image.convert("RGBA")
-        background = Image.new("RGBA", clear.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(background, clear)
-    return np.ascontiguousarray(np.asarray(image.convert("RGB"), dtype=np.uint8))
+    pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
+    top = max(float(np.asarray(image).max(initial=0)), 1.0) if image.mode == "F" else 65535.0
+    rows = max(BAND_PIXELS // max(image.width, 1), 1)
+    for start in range(0, image.height, rows):
+        band = image.crop((0, start, image.width, min(start + rows, image.height)))
+        if band.mode in _WIDE_MODES:
+            wide = np.asarray(band, dtype=np.float64) * (255.0 / top)
+            pixels[start : start + rows] = np.clip(wide, 0, 255).astype(np.uint8)[:, :, None]
+            continue
+        if band.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+            clear = band.convert("RGBA")
+            background = Image.new("RGBA", clear.size, (255, 255, 255, 255))
+            band = Image.alpha_composite(background, clear)
+        pixels[start : start + rows] = np.asarray(band.convert("RGB"), dtype=np.uint8)
+    return pixels
 
 
 def upright(pixels: Pixels, orientation: int) -> Pixels:

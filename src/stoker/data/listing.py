@@ -61,7 +61,8 @@ class Listing(Generic[Image]):
 
 def shown(path: str) -> str:
     """A path as valid text without control characters, whatever bytes its name is made of."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    # A backslash of its own is doubled: no two names are shown alike.
+    text = os.fsencode(path).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -32,7 +32,7 @@ WALK_CACHE, STREAM_CACHE = ".walk.parquet", ".stream.json"
 """What a start finds quickly that it would else have to look for again. May be deleted."""
 
 OURS = re.compile(
-    r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|rejected\.parquet|\.walk\.parquet|\.stream\.json"
+    r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|(rejected|near_duplicates)\.parquet|\.walk\.parquet|\.stream\.json"
     r"|(train|val|test)(/(\d{5,}\.tar|index\.parquet))?"
 )
 """Names that a pack leaves in its target before it is committed."""

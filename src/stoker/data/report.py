@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.data.listing import Listing
-
-EXAMPLES = 5
+from stoker.data.twins import duplicates
 
 
 def describe(
@@ -83,27 +82,3 @@ def ignored(listing: Listing[Any]) -> list[dict[str, Any]]:
         {"reason": reason, "entries": count, "example": examples[reason]}
         for reason, count in counts.most_common()
     ]
-
-
-def duplicates(tables: dict[str, pa.Table]) -> dict[str, Any]:
-    """Images with exactly the same pixels: inside a split, and between train and the others."""
-    found: dict[str, Any] = {"within": {}, "across": {}, "examples": {}}
-    hashes = {
-        split: np.array(table.column("pixels").to_pylist(), dtype="S16")
-        for split, table in tables.items()
-    }
-    for split, keys in hashes.items():
-        again = len(keys) - len(np.unique(keys))
-        if again:
-            found["within"][split] = int(again)
-    for split in [name for name in hashes if name != "train"]:
-        shared = np.flatnonzero(np.isin(hashes[split], hashes["train"]))
-        if not len(shared):
-            continue
-        found["across"][split] = len(shared)
-        pairs = found["examples"][split] = []
-        for row in shared[:EXAMPLES]:
-            twin = int(np.flatnonzero(hashes["train"] == hashes[split][row])[0])
-            paths = (tables[split].column("path"), tables["train"].column("path"))
-            pairs.append([paths[0][int(row)].as_py(), paths[1][twin].as_py()])
-    return found

@@ -93,8 +93,12 @@ def held_interrupt() -> Iterator[None]:
 
 
 def begin_worker() -> None:
-    """A worker ends with its parent, however that ends."""
+    """A worker ends with its parent, however that ends, and is quiet: what goes wrong in a task is
+    told by its result, and the libraries below complain on standard error about every bad file."""
     end_with_parent(signal.SIGKILL)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 2)
+    os.close(quiet)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:

@@ -44,6 +44,17 @@ def balance_words(balance: dict[str, Any]) -> str:
     )
 
 
+def near_lines(dataset: Dataset, near: dict[str, Any]) -> list[str]:
+    if not near["pairs"]:
+        return ["  alike     no two images look nearly the same"]
+    pair = near["examples"][0]
+    return [
+        f"  alike     {plural(near['pairs'], 'pair')} of images look nearly the same "
+        f"({pair['path']} and {pair['other_path']})",
+        f"            all of them: {dataset.path / 'near_duplicates.parquet'}",
+    ]
+
+
 def attention_lines(dataset: Dataset, report: dict[str, Any]) -> list[str]:
     """Rejects, duplicates, absent classes and what was passed over."""
     lines = [
@@ -60,6 +71,8 @@ def attention_lines(dataset: Dataset, report: dict[str, Any]) -> list[str]:
         )
     for split, count in report["duplicates"]["within"].items():
         lines.append(f"  twins     {plural(count, 'image')} more than once in {split}")
+    if near := report.get("near"):
+        lines += near_lines(dataset, near)
     for split, names in report["absent"].items():
         shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         lines.append(
