@@ -8,16 +8,20 @@ from __future__ import annotations
 import hashlib
 import io
 from dataclasses import dataclass
+from functools import cache
 
 import cv2
 import numpy as np
 import simplejpeg
+from PIL import Image
 
-from stoker.data.inspect import Inspected, Pixels, Rejected
+from stoker.data.inspect import Inspected, Pixels, Rejected, coarseness_of
 from stoker.errors import BadRequest
 
 CODECS = ("jpeg", "original", "raw")
 JPEG_MAX_SIDE = 65500
+SMALL_SIDE = 128
+"""JPEGs up to this side keep their own bytes, whatever their quality."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Storage:
     max_side: int = 500
     """Longer side in pixels at most; 0 keeps the size."""
     quality: int = 90
-    """JPEG quality of images that had to be encoded again."""
+    """JPEG quality: finer images are encoded again, coarser ones keep their own bytes."""
     min_side: int = 0
     """Where set: shrink until the shorter side is this long, instead of the longer."""
     near_duplicates: bool = False
@@ -67,8 +71,7 @@ def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> b
         array = io.BytesIO()
         np.lib.format.write_array(array, np.ascontiguousarray(pixels), version=(1, 0))
         return array.getvalue()
-    fine = image.upright_jpeg if storage.codec == "original" else image.kept
-    if fine and pixels is image.pixels:
+    if pixels is image.pixels and may_stay(image, storage):
         return data
     if max(pixels.shape[:2]) > JPEG_MAX_SIDE:
         raise Rejected(f"longer than {JPEG_MAX_SIDE} pixels, the most a JPEG can hold")
@@ -76,6 +79,23 @@ def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> b
         np.ascontiguousarray(pixels), quality=storage.quality, colorsubsampling="420"
     )
     return stored
+
+
+def may_stay(image: Inspected, storage: Storage) -> bool:
+    """Whether a file's own bytes are stored: not where the quality asked for makes them much
+    smaller, and so quicker to read and decode. Small images lose more than they win."""
+    if storage.codec == "original":
+        return image.upright_jpeg
+    small = max(image.pixels.shape[:2]) <= SMALL_SIDE
+    return image.kept and (small or image.coarseness >= coarseness_at(storage.quality))
+
+
+@cache
+def coarseness_at(quality: int) -> int:
+    """How coarsely a JPEG of this quality is quantised."""
+    plain = simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8), quality=quality)
+    with Image.open(io.BytesIO(plain)) as image:
+        return coarseness_of(image)
 
 
 def short_hash(data: bytes) -> bytes:

@@ -50,6 +50,8 @@ class Inspected:
     """And it is a baseline one, which decodes twice as fast as a progressive one."""
     orientation: int
     """EXIF orientation of the file, 1 (upright) to 8; already applied to the pixels."""
+    coarseness: int
+    """How coarsely a JPEG was quantised: the sum of its first table. 0 for anything else."""
 
 
 def inspect(data: bytes) -> Inspected:
@@ -97,7 +99,15 @@ def decode(data: bytes, image: Image.Image) -> Inspected:
     # Pillow turns a TIFF upright by itself while loading it.
     left_to_do = 1 if image.format == "TIFF" else orientation
     kept = clean is not None and orientation == 1
-    return Inspected(upright(pixels, left_to_do), kept, kept and baseline, orientation)
+    return Inspected(
+        upright(pixels, left_to_do), kept, kept and baseline, orientation, coarseness_of(image)
+    )
+
+
+def coarseness_of(image: Image.Image) -> int:
+    """How much a JPEG's encoder threw away: the larger, the lower its quality."""
+    tables: dict[int, list[int]] = getattr(image, "quantization", {})
+    return sum(tables[0]) if 0 in tables else 0
 
 
 def one_line(error: Exception) -> str:
