@@ -59,6 +59,14 @@ def scratch(size: int) -> bytearray:
     return buffer
 
 
+def stored_room(size: int) -> bytearray:
+    """This thread's buffer for the stored bytes of an image, grown to at least `size` bytes."""
+    buffer: bytearray | None = getattr(_scratch, "stored", None)
+    if buffer is None or len(buffer) < size:
+        buffer = _scratch.stored = bytearray(size)
+    return buffer
+
+
 def place(image: Pixels, box: list[int], flip: bool, out: Pixels) -> None:
     """Cut the box out of an image, resize it to the batch's size, mirror it if asked."""
     left, top, right, bottom = box

@@ -1,13 +1,14 @@
 """Opening a packed set: the description, the index of a split, the bytes of a sample.
 
-Invariants: files are mapped read-only and never written. A set without its committed description
-does not open. Sample number i is row i of the split's index; rows are in shard order.
+Invariants: files are opened read-only and never written. They are read, not mapped: a disk that
+fails is an error with a name instead of a signal, and memory does not grow with the set. A set
+without its committed description does not open. Sample number i is row i of the split's index; rows
+are in shard order.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import re
 import threading
@@ -24,13 +25,31 @@ from stoker.commit import sha256_file
 from stoker.errors import BadRequest, StokerError
 
 SHARD_NAME = re.compile(r"\d{5,}\.tar")
-MAPS_OPEN = 512
-"""Shards mapped at once: far below the kernel's limit on maps, far above what lanes need."""
+SHARDS_OPEN = 400
+"""Shards open at once: below the usual limit of 1024 files, above what lanes need."""
+CHANGED = "it was changed after packing; pack again"
 
 
 def damaged(path: Path, why: object) -> StokerError:
     first_line = str(why).splitlines()[0] if str(why) else "unreadable"
     return StokerError(f"{path} is damaged ({first_line}): pack again with 'stoker pack'")
+
+
+class OpenShard:
+    """A shard open for reading; closed when the last thread that reads from it lets it go."""
+
+    _handle = -1
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDONLY)
+        self.size = os.fstat(self._handle).st_size
+
+    def read(self, into: memoryview, offset: int) -> int:
+        return os.preadv(self._handle, [into], offset)
+
+    def __del__(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
 
 
 class Dataset:
@@ -115,39 +134,50 @@ class SplitIndex:
         self.widths, self.heights = columns["width"], columns["height"]
         if len(self.labels) != self.shard_sizes.sum():
             raise damaged(folder / "index.parquet", "it does not match dataset.json")
-        self._maps: OrderedDict[int, mmap.mmap] = OrderedDict()
+        self._opened: OrderedDict[int, OpenShard] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def bytes_of(self, sample: int) -> memoryview:
-        """The stored bytes of a sample, without a copy."""
-        start = int(self.offset[sample])
-        view = memoryview(self._map(int(self.shard[sample])))
-        return view[start : start + int(self.length[sample])]
+    def bytes_of(self, sample: int, into: bytearray | None = None) -> memoryview:
+        """The stored bytes of a sample, read into a buffer that is large enough."""
+        size = int(self.length[sample])
+        view = memoryview(bytearray(size) if into is None else into)[:size]
+        number = int(self.shard[sample])
+        try:
+            read = self._open(number).read(view, int(self.offset[sample]))
+        except OSError as error:
+            raise StokerError(f"cannot read {self.place_of(sample)}: {error}") from error
+        if read != size:
+            raise StokerError(f"{self.place_of(sample)} ends early: {CHANGED}")
+        return view
 
-    def _map(self, number: int) -> mmap.mmap:
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Bytes of the largest stored image, and of the largest decoded one."""
+        pixels = self.widths.astype(np.int64) * self.heights
+        return int(self.length.max(initial=0)), 3 * int(pixels.max(initial=0))
+
+    def _open(self, number: int) -> OpenShard:
         with self._lock:
-            if number in self._maps:
-                self._maps.move_to_end(number)
-                return self._maps[number]
+            if number in self._opened:
+                self._opened.move_to_end(number)
+                return self._opened[number]
             path = self.folder / self.shards[number]["name"]
             try:
-                with path.open("rb") as file:
-                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
+                opened = OpenShard(path)
+            except OSError as error:
                 raise StokerError(f"cannot read shard {path}: {error}") from error
-            if len(mapped) != self.shards[number]["bytes"]:
+            if opened.size != self.shards[number]["bytes"]:
                 raise StokerError(
-                    f"shard {path} has {len(mapped)} bytes, not {self.shards[number]['bytes']}: "
-                    "it was changed after packing; pack again"
+                    f"shard {path} has {opened.size} bytes, not {self.shards[number]['bytes']}: "
+                    f"{CHANGED}"
                 )
-            self._maps[number] = mapped
-            if len(self._maps) > MAPS_OPEN:
-                # Dropped, not closed: a thread may still decode from it.
-                self._maps.popitem(last=False)
-            return mapped
+            self._opened[number] = opened
+            if len(self._opened) > SHARDS_OPEN:
+                self._opened.popitem(last=False)
+            return opened
 
     def place_of(self, sample: int) -> str:
         """Shard, offset and original path of a sample, for messages."""

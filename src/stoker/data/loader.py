@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data.crops import Boxes, View, boxes
-from stoker.data.decode import RENDERERS
+from stoker.data.damage import Damage
+from stoker.data.decode import RENDERERS, stored_room
 from stoker.data.index import SplitIndex
 from stoker.data.order import Arrangement
-from stoker.errors import StokerError
 from stoker.faults import reach
 from stoker.fleet.local import usable_cores
 from stoker.recipe.position import Batch, cuts
@@ -86,12 +86,17 @@ class Loader:
         threads: int = 0,
         prefetch: int = 3,
         allocate: Allocate = plain_memory,
+        on_damage: str = "stop",
+        tell: Callable[[str], None] = lambda words: None,
     ) -> None:
         self.split, self.order, self.view = split, order, view
         self.rank, self.world = rank, world
         self.prefetch = prefetch
         self._allocate = allocate
+        self._damage = Damage(split, on_damage == "substitute")
+        self._tell = tell
         self._render = RENDERERS[split.codec]
+        self._largest = split.largest[0]
         self._shape: tuple[int, ...] = ()
         self._free: list[Pixels] = []
         # OpenCV's own threads would fight ours for the same cores.
@@ -120,6 +125,8 @@ class Loader:
                     return
                 loaded = ahead.popleft()
                 wait_for(loaded.making, waiting)
+                for words in self._damage.news():
+                    self._tell(words)
                 yield loaded
                 if loaded.images.shape == self._shape:
                     self._free.append(loaded.images)
@@ -152,21 +159,39 @@ class Loader:
 
     def _fill(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> None:
         """Decode some images of a batch into their places."""
-        split = self.split
         reach("decode")
-        edges, flips = seen.edges[start:stop].tolist(), seen.flip[start:stop].tolist()
-        for place, sample in enumerate(loaded.samples[start:stop].tolist()):
+        chosen = loaded.samples[start:stop]
+        todo = zip(
+            chosen.tolist(),
+            self.split.widths[chosen].tolist(),
+            self.split.heights[chosen].tolist(),
+            seen.edges[start:stop].tolist(),
+            seen.flip[start:stop].tolist(),
+            loaded.images[start:stop],
+            strict=True,
+        )
+        for place, (sample, width, height, box, flip, out) in enumerate(todo, start):
+            data = self.split.bytes_of(sample, stored_room(self._largest))
+            try:
+                self._render(data, width, height, box, flip, out)
+            except (ValueError, cv2.error) as error:
+                self._stand_in(loaded, place, error)
+
+    def _stand_in(self, loaded: Loaded, place: int, error: Exception) -> None:
+        """Put another image, with its own label, where one no longer decodes."""
+        sample, epoch = int(loaded.samples[place]), loaded.epochs[place : place + 1]
+        while True:
+            sample = self._damage.instead_of(sample, int(epoch[0]), error)
+            other = np.array([sample])
+            width, height = self.split.widths[other], self.split.heights[other]
+            seen = boxes(self.view, loaded.batch.image_size, other, epoch, width, height)
+            box, flip, out = seen.edges[0].tolist(), bool(seen.flip[0]), loaded.images[place]
             try:
                 self._render(
-                    split.bytes_of(sample),
-                    int(split.widths[sample]),
-                    int(split.heights[sample]),
-                    edges[place],
-                    flips[place],
-                    loaded.images[start + place],
+                    self.split.bytes_of(sample), int(width[0]), int(height[0]), box, flip, out
                 )
-            except (ValueError, cv2.error) as error:
-                raise StokerError(
-                    f"sample {sample} no longer decodes: {split.place_of(sample)}: {error}; "
-                    "the shard was changed or damaged after packing: pack again"
-                ) from error
+            except (ValueError, cv2.error) as another:
+                error = another
+                continue
+            loaded.labels[place] = self.split.labels[sample]
+            return

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ Result = TypeVar("Result")
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 """What schedulers, terminals and people send to a process that shall stop in order."""
 _PR_SET_PDEATHSIG = 1
+CGROUPS, OWN_CGROUP = "/sys/fs/cgroup", "/proc/self/cgroup"
 AHEAD = 2
 """Tasks that wait for a free worker: enough that none of them waits for its task."""
 
@@ -37,15 +38,41 @@ def usable_cores() -> int:
     return max(1, min(cores or 1, cgroup_cores()))
 
 
-def cgroup_cores(root: str = "/sys/fs/cgroup") -> int:
-    """Whole cores of the container's CPU quota; very many where there is none."""
-    try:
-        quota, period = Path(root, "cpu.max").read_text().split()
-        if quota != "max":
-            return max(1, int(int(quota) / int(period) + 0.5))
-    except (OSError, ValueError):
-        pass
-    return 1 << 20
+def cgroup_cores(root: str = CGROUPS, own: str = OWN_CGROUP) -> int:
+    """Whole cores of the smallest CPU quota on this process; very many where there is none."""
+    found = [1 << 20]
+    for folder in cgroups(root, own):
+        with suppress(OSError, ValueError):
+            quota, period = (folder / "cpu.max").read_text().split()
+            if quota != "max":
+                found.append(max(1, int(int(quota) / int(period) + 0.5)))
+    return min(found)
+
+
+def usable_memory(
+    root: str = CGROUPS, own: str = OWN_CGROUP, machine: str = "/proc/meminfo"
+) -> int:
+    """Bytes of memory this process may use: the machine's, or its cgroup's limit."""
+    found = [1 << 50]
+    for folder in cgroups(root, own):
+        with suppress(OSError, ValueError):
+            found.append(int((folder / "memory.max").read_text()))  # "max" is no number
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path(machine).read_text().splitlines()
+        total = next(line for line in lines if line.startswith("MemTotal:"))
+        found.append(int(total.split()[1]) * 1024)
+    return min(found)
+
+
+def cgroups(root: str, own: str) -> list[Path]:
+    """The control groups of this process, from its own up to the root: each may set a limit."""
+    inside = ""
+    with suppress(OSError):
+        for line in Path(own).read_text().splitlines():
+            if line.startswith("0::"):
+                inside = line[3:].strip("/")
+    parts = [part for part in inside.split("/") if part not in ("", "..")]
+    return [Path(root, *parts[:depth]) for depth in range(len(parts), -1, -1)]
 
 
 def map_tasks(

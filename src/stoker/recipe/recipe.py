@@ -160,8 +160,20 @@ class Recipe:
     divergence_retries: int = key(
         3, "how often to roll back before giving up", at_least=0, place=True, rare=True
     )
+    on_damage: str = key(
+        "stop",
+        "when a stored image no longer decodes; substitute takes another one, up to one in 1000",
+        choices=("stop", "substitute"),
+        rare=True,
+    )
     threads: int = key(0, "decoding threads a rank; 0 takes the cores", at_least=0, place=True)
-    prefetch: int = key(3, "batches made ahead", at_least=1, place=True)
+    prefetch: int = key(3, "batches made ahead", at_least=1, place=True, rare=True)
+    max_ram: float = key(
+        0.0,
+        "GB that loading may take on this machine; 0: half of what there is",
+        at_least=0,
+        place=True,
+    )
     log_interval: float = key(30.0, "seconds between lines in a pipe", above=0, place=True)
 
     def __post_init__(self) -> None:

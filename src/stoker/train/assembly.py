@@ -11,14 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from stoker.data.chance import seed_of
-from stoker.data.crops import View
-from stoker.data.index import Dataset, SplitIndex
-from stoker.data.loader import Loader
-from stoker.data.order import Order, lanes_for
-from stoker.errors import INTERRUPTED, STEPPED_ASIDE, BadRequest, StokerError
+from stoker.errors import INTERRUPTED, STEPPED_ASIDE, StokerError
 from stoker.faults import reach
 from stoker.fleet.ranks import ELASTIC
 from stoker.recipe.changes import Change
@@ -33,10 +28,9 @@ from stoker.survive.remedies import Remedies
 from stoker.survive.saving import Checkpoints
 from stoker.survive.stopping import StopWish
 from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, bounded, stacks
-from stoker.train.device import batch_memory, input_maker, set_arithmetic
-from stoker.train.evaluate import Evaluator
+from stoker.train.device import input_maker
+from stoker.train.feeding import Prepared, feed
 from stoker.train.loop import Loop
-from stoker.train.model import Normalise, build_model
 from stoker.train.ranks import Ranks
 from stoker.train.record import announce, usage_facts
 from stoker.train.saves import Saves
@@ -59,40 +53,6 @@ PROGRESS = (
 """The parts of a step in the order in which a rank comes to them."""
 PATIENCE_SHARE = 0.25
 """Share of the grace period for which ranks that wish to stop wait for a batch."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What can be refused, made before anything is written."""
-
-    dataset: Dataset
-    recipe: Recipe
-    split: SplitIndex
-    timeline: Timeline
-    model: nn.Module
-    normalise: Normalise
-
-    @property
-    def lanes(self) -> int:
-        """Lanes of the order that suit this recipe."""
-        sizes = [stretch.batch_size for stretch in self.timeline.stretches]
-        return lanes_for(len(self.split), sizes)
-
-
-def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
-    """Refuse what cannot be trained; build the network."""
-    set_arithmetic(recipe)
-    split = dataset.split("train")
-    timeline = Timeline.of(recipe, len(split))
-    smallest = min(stretch.batch_size for stretch in timeline.stretches)
-    if smallest < 2 * ranks.world:
-        raise BadRequest(
-            f"batch_size = {smallest} is too small for {ranks.world} ranks: at least 2 each"
-        )
-    model, normalise = build_model(recipe, len(dataset.classes))
-    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-    model = model.to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]
-    return Prepared(dataset, recipe, split, timeline, model, normalise)
 
 
 @dataclass
@@ -157,14 +117,16 @@ def assemble(parts: Parts) -> Loop:
     log = StepLog(events, losses.add)
     watchdog = watchdog_of(recipe, ranks, events, run.attempt_path(parts.attempt), step)
     saves = Saves(recipe, state, parts.checkpoints, facts, events, log, ranks.first, watchdog.touch)
+    lanes = run.record["lanes"] if run.exists else prepared.lanes
+    feeding = feed(prepared, lanes, ranks, lambda words: events.write("note", words=words))
     loop = Loop(
         timeline=timeline,
         ranks=ranks,
         state=state,
         step=step,
         warm_up=WarmUp(step, stop, leave=lambda: leave_at_once(events, stop, state)),
-        loader=training_loader(prepared, run, ranks),
-        evaluator=evaluator_of(prepared, ranks),
+        loader=feeding.loader,
+        evaluator=feeding.evaluator,
         eval_every=recipe.eval_every,
         saves=saves,
         log=log,
@@ -174,7 +136,7 @@ def assemble(parts: Parts) -> Loop:
         watchdog=watchdog,
         patience_s=PATIENCE_SHARE * recipe.grace,
     )
-    announce(loop, run, parts.torn, parts.changed, rehearsed, parts.began_s)
+    announce(loop, run, parts.torn, parts.changed, rehearsed, parts.began_s, feeding.notes)
     if rehearsed:
         saves.set_interval(rehearsed.busy_s)
     loop.watchdog.begin()
@@ -236,43 +198,4 @@ def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step
         say=lambda words: print(f"alarm: {words}", flush=True),
         give_up=give_up,
         patience=1 if elastic else GIVE_UP_AFTER,
-    )
-
-
-def training_loader(prepared: Prepared, run: Run, ranks: Ranks) -> Loader:
-    recipe, split = prepared.recipe, prepared.split
-    view = View(
-        crop=recipe.crop,
-        crop_scale=recipe.crop_scale,
-        crop_pad=recipe.crop_pad,
-        crop_pct=recipe.crop_pct,
-        hflip=recipe.hflip,
-        seed=recipe.seed,
-    )
-    # The lanes are those that the run began with: another batch size leaves the order alone.
-    lanes = run.record["lanes"] if run.exists else prepared.lanes
-    return Loader(
-        split,
-        Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes),
-        view,
-        rank=ranks.rank,
-        world=ranks.world,
-        threads=recipe.threads,
-        prefetch=recipe.prefetch,
-        allocate=batch_memory(ranks.device),
-    )
-
-
-def evaluator_of(prepared: Prepared, ranks: Ranks) -> Evaluator | None:
-    """None where the set has nothing to evaluate on."""
-    dataset, recipe = prepared.dataset, prepared.recipe
-    if dataset.eval_split is None:
-        return None
-    return Evaluator(
-        dataset.split(dataset.eval_split),
-        View(crop_pct=recipe.crop_pct),
-        ranks,
-        batch_size=recipe.eval_batch_size,
-        threads=recipe.threads,
-        prefetch=recipe.prefetch,
     )

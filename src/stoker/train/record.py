@@ -49,6 +49,7 @@ def announce(
     changed: list[Change],
     rehearsed: Rehearsed | None,
     began_s: float,
+    feeding: list[str],
 ) -> None:
     """The event that begins an attempt: where it starts, what follows from the recipe here."""
     recipe, timeline, ranks, state = loop.step.recipe, loop.timeline, loop.ranks, loop.state
@@ -61,6 +62,7 @@ def announce(
         *(f"changed: {change}{AGREED[change.kind]}" for change in changed),
         *(remedy.words() for remedy in loop.step.remedies.taken),
         *slow_to_save(recipe, rehearsed),
+        *feeding,
     ]
     loop.events.write(
         "attempt",

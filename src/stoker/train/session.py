@@ -32,7 +32,8 @@ from stoker.survive.saving import Checkpoints
 from stoker.survive.spot import watch_for
 from stoker.survive.stopping import StopWish
 from stoker.survive.trouble import EXPLODING, Trouble
-from stoker.train.assembly import Parts, assemble, prepare
+from stoker.train.assembly import Parts, assemble
+from stoker.train.feeding import prepare
 from stoker.train.loop import Loop
 from stoker.train.peers import naming_lost_peers
 from stoker.train.ranks import Ranks

@@ -109,9 +109,7 @@ class TestReading:
         before = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
         split = Dataset(packed).split("train")
         for sample in range(len(split)):
-            data = split.bytes_of(sample)
-            with pytest.raises(TypeError):
-                data[0] = 0
+            split.bytes_of(sample)[0] ^= 255  # a copy is the caller's own
         del split
         assert [path for path in sorted(packed.rglob("*")) if path.is_file()] == files
         assert [hashlib.sha256(path.read_bytes()).hexdigest() for path in files] == before

@@ -22,6 +22,7 @@ OTHER: dict[str, Any] = {
     "decay_epochs": (3.0, 6.0),
     "crop": "pad",
     "on_divergence": "cut",
+    "on_damage": "substitute",
     "amp": "bf16",
     "spot_notice": "off",
     "warmup_epochs": 1.0,

@@ -22,7 +22,8 @@ from stoker.recipe.position import learning_rate
 from stoker.recipe.recipe import Phase, Recipe
 from stoker.run import Events, Run
 from stoker.survive.stopping import StopWish
-from stoker.train.assembly import Parts, assemble, prepare
+from stoker.train.assembly import Parts, assemble
+from stoker.train.feeding import prepare
 from stoker.train.loop import Loop
 from stoker.train.ranks import Ranks
 from stoker.train.state import TrainState

@@ -24,7 +24,7 @@ from stoker.recipe.origins import Resolved, resolve
 from stoker.run import Event, Run
 from stoker.survive.saving import Checkpoints
 from stoker.survive.stopping import StopWish
-from stoker.train.assembly import prepare
+from stoker.train.feeding import prepare
 from stoker.train.ranks import Ranks
 from stoker.train.session import FINISHED, STOPPED, train
 

@@ -1,0 +1,59 @@
+"""How much memory loading takes, and what is done where that is too much.
+
+Invariant: a pure function of numbers known before the first batch. A loader's memory is its batch
+buffers (one in use, the rest ahead) and, for each thread, one stored and one decoded image: nothing
+else grows with the set, and shards are read, not mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stoker.errors import BadRequest
+
+SHARE = 0.5
+"""Of the machine's memory, or of the container's, that loading may take unless told otherwise."""
+GB = 10**9
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one rank's loader asks for."""
+
+    batch_bytes: int
+    threads: int
+    image_bytes: int
+    """The largest image, stored and decoded."""
+
+    def total(self, prefetch: int) -> int:
+        return (prefetch + 1) * self.batch_bytes + self.threads * self.image_bytes
+
+
+def fitted(needs: Sequence[Need], prefetch: int, room: int) -> tuple[int, str | None]:
+    """How many batches may be made ahead in this room, and a word where they are fewer."""
+
+    def total(ahead: int) -> int:
+        return sum(need.total(ahead) for need in needs)
+
+    fits = prefetch
+    while fits > 1 and total(fits) > room:
+        fits -= 1
+    if total(fits) > room:
+        batch = max(need.batch_bytes for need in needs)
+        raise BadRequest(
+            f"loading needs {total(1) / GB:.2f} GB a rank even with one batch ahead "
+            f"({batch / GB:.2f} GB a batch), and {room / GB:.2f} GB are allowed: raise --max-ram, "
+            "or lower --batch-size, --image-size, --eval-batch-size or --threads"
+        )
+    if fits == prefetch:
+        return fits, None
+    return fits, (
+        f"{fits} instead of {prefetch} batches are made ahead, to stay within "
+        f"{room / GB:.2f} GB a rank (--max-ram)"
+    )
+
+
+def room_of(max_ram_gb: float, memory: int, ranks_here: int) -> int:
+    """Bytes that one rank's loader may take."""
+    return int((max_ram_gb * GB if max_ram_gb else SHARE * memory) / ranks_here)

@@ -1,0 +1,125 @@
+"""What can be refused before anything is written, and the loaders that feed a run.
+
+Invariant: all that depends on the set, the recipe and this machine's memory is settled here, before
+step 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from stoker.data.crops import View
+from stoker.data.index import Dataset, SplitIndex
+from stoker.data.loader import Loader
+from stoker.data.order import Order, lanes_for
+from stoker.data.room import Need, fitted, room_of
+from stoker.errors import BadRequest
+from stoker.fleet.local import usable_cores, usable_memory
+from stoker.recipe.position import Timeline
+from stoker.recipe.recipe import Recipe
+from stoker.train.device import batch_memory, set_arithmetic
+from stoker.train.evaluate import Evaluator
+from stoker.train.model import Normalise, build_model
+from stoker.train.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What can be refused, made before anything is written."""
+
+    dataset: Dataset
+    recipe: Recipe
+    split: SplitIndex
+    timeline: Timeline
+    model: nn.Module
+    normalise: Normalise
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of the order that suit this recipe."""
+        sizes = [stretch.batch_size for stretch in self.timeline.stretches]
+        return lanes_for(len(self.split), sizes)
+
+
+def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
+    """Refuse what cannot be trained; build the network."""
+    set_arithmetic(recipe)
+    split = dataset.split("train")
+    timeline = Timeline.of(recipe, len(split))
+    smallest = min(stretch.batch_size for stretch in timeline.stretches)
+    if smallest < 2 * ranks.world:
+        raise BadRequest(
+            f"batch_size = {smallest} is too small for {ranks.world} ranks: at least 2 each"
+        )
+    model, normalise = build_model(recipe, len(dataset.classes))
+    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+    model = model.to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]
+    return Prepared(dataset, recipe, split, timeline, model, normalise)
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """The loaders of a run, and what had to be said about them."""
+
+    loader: Loader
+    evaluator: Evaluator | None
+    notes: list[str]
+
+
+def feed(prepared: Prepared, lanes: int, ranks: Ranks, tell: Callable[[str], None]) -> Feeding:
+    """Loaders that fit into this machine. The lanes are those that the run began with: another
+    batch size leaves the order alone."""
+    recipe, split, dataset = prepared.recipe, prepared.split, prepared.dataset
+    threads = recipe.threads or max(1, usable_cores() // ranks.local_world)
+    evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None
+    room = room_of(recipe.max_ram, usable_memory(), ranks.local_world)
+    prefetch, words = fitted(
+        needs(prepared, evaluated, ranks.world, threads), recipe.prefetch, room
+    )
+    view = View(
+        crop=recipe.crop,
+        crop_scale=recipe.crop_scale,
+        crop_pad=recipe.crop_pad,
+        crop_pct=recipe.crop_pct,
+        hflip=recipe.hflip,
+        seed=recipe.seed,
+    )
+    loader = Loader(
+        split,
+        Order(split.shard_sizes, dataset.fingerprint, recipe.seed, lanes),
+        view,
+        rank=ranks.rank,
+        world=ranks.world,
+        threads=threads,
+        prefetch=prefetch,
+        allocate=batch_memory(ranks.device),
+        on_damage=recipe.on_damage,
+        tell=tell,
+    )
+    evaluator = None
+    if evaluated is not None:
+        evaluator = Evaluator(
+            evaluated,
+            View(crop_pct=recipe.crop_pct),
+            ranks,
+            batch_size=recipe.eval_batch_size,
+            threads=threads,
+            prefetch=prefetch,
+        )
+    return Feeding(loader, evaluator, [words] if words else [])
+
+
+def needs(prepared: Prepared, evaluated: SplitIndex | None, world: int, threads: int) -> list[Need]:
+    """What training and evaluation ask for, at the largest they get."""
+    stretches = prepared.timeline.stretches
+    largest = max(-(-s.batch_size // world) * s.image_size**2 * 3 for s in stretches)
+    found = [Need(largest, threads, sum(prepared.split.largest))]
+    if evaluated is not None:
+        size = max(stretch.image_size for stretch in stretches)
+        batch = min(prepared.recipe.eval_batch_size, len(evaluated))
+        found.append(Need(batch * size**2 * 3, threads, sum(evaluated.largest)))
+    return found
