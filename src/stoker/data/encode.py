@@ -15,6 +15,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from stoker.data.jpeg import encode_jpeg
 from stoker.data.inspect import Inspected, Pixels, Rejected, coarseness_of
 from stoker.errors import BadRequest
 
@@ -75,10 +76,7 @@ def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> b
         return data
     if max(pixels.shape[:2]) > JPEG_MAX_SIDE:
         raise Rejected(f"longer than {JPEG_MAX_SIDE} pixels, the most a JPEG can hold")
-    stored: bytes = simplejpeg.encode_jpeg(
-        np.ascontiguousarray(pixels), quality=storage.quality, colorsubsampling="420"
-    )
-    return stored
+    return encode_jpeg(pixels, storage.quality)
 
 
 def may_stay(image: Inspected, storage: Storage) -> bool:

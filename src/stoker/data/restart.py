@@ -1,0 +1,131 @@
+"""Cut the rows that a crop needs out of a JPEG, without decoding it.
+
+A JPEG may be written in intervals of whole rows of blocks, parted by restart markers: each can be
+decoded without those before it. `add_table` notes in the header where they begin; `cut_rows` makes
+a smaller JPEG of the header and the intervals that are needed.
+
+Invariants: a JPEG with a table is a plain JPEG for every other reader. The pixels of the rows asked
+for are those of a full decode, bit for bit. A table that does not fit its bytes counts as none:
+then the image is decoded in full.
+
+    SOI, JFIF, APP15 (table), tables, frame, scan: interval, RST0, interval, RST1, ..., EOI
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from itertools import pairwise
+
+Buffer = bytes | bytearray | memoryview
+
+TABLE_AT = 20
+"""After SOI and the JFIF segment, which must come first."""
+TABLE = struct.Struct(">2sH8sIIH")
+"""Marker, length, name; where the frame's height stands, where the scan begins, rows of pixels an
+interval; then the beginning of each interval as 32 bits."""
+APP15, NAME = b"\xff\xef", b"stoker\0\1"
+SOF0, DRI, SOS, RST0, EOI = 0xC0, 0xDD, 0xDA, 0xD0, 0xD9
+RESTARTS = re.compile(rb"\xff[\xd0-\xd7]")
+BLOCK = 8
+SPARE = 16
+"""Rows of pixels kept on each side: smooth upsampling looks at the next row of colours, which at
+a quarter of the size is eight pixels away."""
+
+
+def add_table(jpeg: bytes) -> bytes:
+    """The same JPEG with a table of its intervals; as it is where they are not whole rows."""
+    found = intervals(jpeg)
+    if found is None:
+        return jpeg
+    frame, step, begins = found
+    size = TABLE.size + 4 * len(begins)
+    if size > 0xFFFF or jpeg[2:4] != b"\xff\xe0" or jpeg[4:6] != b"\0\x10":
+        return jpeg
+    head = TABLE.pack(APP15, size - 2, NAME, frame + size, begins[0] + size, step)
+    table = head + struct.pack(f">{len(begins)}I", *(begin + size for begin in begins))
+    return jpeg[:TABLE_AT] + table + jpeg[TABLE_AT:]
+
+
+def intervals(jpeg: bytes) -> tuple[int, int, list[int]] | None:
+    """Of a baseline JPEG with restart markers: where the height stands, rows of pixels an interval,
+    where the intervals begin."""
+    at, frame, blocks_an_interval = 2, 0, 0
+    height = width = across = down = 0
+    while jpeg[at + 1] != SOS:
+        if jpeg[at + 1] == SOF0:
+            frame = at + 5
+            height, width, components = struct.unpack_from(">HHB", jpeg, frame)
+            # A single component is not interleaved: its sampling does not count.
+            sampling = jpeg[at + 11] if components > 1 else 0x11
+            across, down = (sampling >> 4) * BLOCK, (sampling & 15) * BLOCK
+        elif jpeg[at + 1] == DRI:
+            blocks_an_interval = int.from_bytes(jpeg[at + 4 : at + 6])
+        at += 2 + int.from_bytes(jpeg[at + 2 : at + 4])
+    scan = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4])
+    if not frame or not blocks_an_interval:
+        return None
+    rows, rest = divmod(blocks_an_interval, -(-width // across))
+    begins = [scan, *(found.end() for found in RESTARTS.finditer(jpeg, scan))]
+    if rest or len(begins) != -(-height // (rows * down)):
+        return None
+    return frame, rows * down, begins
+
+
+def cut_rows(data: Buffer, height: int, top: int, bottom: int) -> tuple[bytearray, int, int] | None:
+    """A JPEG of at least these rows of pixels, its height and its first row; None where there is no
+    table, it does not fit, or nothing would be saved."""
+    if data[TABLE_AT + 4 : TABLE_AT + 12] != NAME or len(data) < TABLE_AT + TABLE.size:
+        return None
+    marker, size, _, frame, scan, step = TABLE.unpack_from(data, TABLE_AT)
+    count = (size + 2 - TABLE.size) // 4
+    # A first row that is a multiple of eight is one at each scale of the decoder.
+    if marker != APP15 or step < BLOCK or step % BLOCK or count != -(-height // step):
+        return None
+    first = max(top - SPARE, 0) // step
+    last = min(-(-(bottom + SPARE) // step), count)
+    if last - first == count or not first < last:
+        return None
+    table_end = TABLE_AT + TABLE.size + 4 * count
+    if not table_end < frame < scan - 2 or scan >= len(data):
+        return None
+    begins = struct.unpack_from(
+        f">{min(last + 1, count) - first}I", data, table_end - 4 * (count - first)
+    )
+    if last == count:
+        begins = (*begins, len(data))
+    return assemble(data, height, first, last, step, frame, scan, begins)
+
+
+def assemble(
+    data: Buffer,
+    height: int,
+    first: int,
+    last: int,
+    step: int,
+    frame: int,
+    scan: int,
+    begins: tuple[int, ...],
+) -> tuple[bytearray, int, int] | None:
+    """Header and intervals `first` to `last`, if markers stand where the table says."""
+    if begins[0] < scan or begins[-1] > len(data):
+        return None
+    if any(after - before < 2 for before, after in pairwise(begins)):
+        return None
+    part = bytearray(data[:scan])
+    if (part[frame] << 8 | part[frame + 1]) != height:
+        return None
+    part += data[begins[0] : begins[-1]]
+    shift = scan - begins[0]
+    for number, begin in enumerate(begins[1 : last - first], first):
+        at = begin + shift - 1
+        if part[at] != RST0 | number & 7 or part[at - 1] != 0xFF:
+            return None
+        part[at] = RST0 | (number - first) & 7
+    if begins[-1] < len(data):
+        if part[-1] != RST0 | (last - 1) & 7 or part[-2] != 0xFF:
+            return None
+        part[-1] = EOI
+    rows = min(last * step, height) - first * step
+    part[frame], part[frame + 1] = rows >> 8, rows & 255
+    return part, rows, first * step
