@@ -30,6 +30,9 @@ Pixels = NDArray[np.uint8]
 Render = Callable[[memoryview, int, int, list[int], bool, Pixels], None]
 """(bytes, stored width, stored height, box, flip, place in the batch)"""
 
+EOI = b"\xff\xd9"
+"""How a whole JPEG ends."""
+
 _scratch = threading.local()
 
 
@@ -38,14 +41,15 @@ def render_jpeg(
 ) -> None:
     left, top, right, bottom = box
     scale = dct_scale(right - left, bottom - top, out.shape[0])
-    # What lies outside is mirrored from the whole image.
-    inside = left >= 0 and top >= 0 and right <= width and bottom <= height
+    # What lies outside is mirrored from the whole image; a file that was cut off is refused by a
+    # full decode, wherever the box lies.
+    in_part = left >= 0 and top >= 0 and right <= width and bottom <= height and data[-2:] == EOI
     source: Buffer = data
-    if inside and (part := cut_rows(data, height, top, bottom)) is not None:
+    if in_part and (part := cut_rows(data, height, top, bottom)) is not None:
         source, height, first_row = part
         top, bottom = top - first_row, bottom - first_row
     left, top, right, bottom = left // scale, top // scale, right // scale, bottom // scale
-    if inside and decode_region is not None:
+    if in_part and decode_region is not None:
         room = scratch((right - left + WIDEST) * (bottom - top) * 3)
         found = decode_region(source, width, height, left, top, right, bottom, scale, room)
         if found is not None:
