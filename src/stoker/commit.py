@@ -93,4 +93,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write plain data as readable JSON, complete or not at all."""
-    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Plain data as it is written: the same data, the same bytes."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()

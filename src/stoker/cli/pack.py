@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from stoker.cli.flags import Parser
 from stoker.data.encode import Storage
@@ -20,11 +15,10 @@ from stoker.errors import FINISHED, BadRequest, Interrupted
 from stoker.faults import reach
 from stoker.recipe.recipe import check_value
 from stoker.show.packed import summary_lines
+from stoker.show.progress import progress
 from stoker.show.words import say
 from stoker.survive.spot import watch_for
 from stoker.survive.stopping import StopNow, StopWish
-
-SECONDS_BETWEEN_LINES = 30.0
 
 
 def parser() -> Parser:
@@ -146,7 +140,14 @@ def pack_and_show(
         raise BadRequest(f"no folder, archive or table at {shown(source)}")
     if not again:
         say(f"packing {'standard input' if source == '-' else shown(source)} into {target}")
-    progress = LiveBar() if sys.stdout.isatty() else TimedLines()
+    bar, rejected = progress(), 0
+
+    def tell(report: ShardReport, done: int, total: int) -> None:
+        nonlocal rejected
+        rejected += report.rejected
+        of_all = f" of {total:,}" if total else ""
+        bar.tell(done, total, f"{done:,}{of_all} images, {rejected:,} rejected")
+
     stop = StopWish()
     stop.listen()
     watch = watch_for(spot_notice, stop)
@@ -160,7 +161,7 @@ def pack_and_show(
                 val_share=val_share,
                 shard_images=shard_images,
                 workers=workers,
-                progress=progress,
+                progress=tell,
                 columns=columns,
             )
     except StopNow as error:
@@ -169,7 +170,7 @@ def pack_and_show(
             "the same command goes on"
         ) from error
     finally:
-        progress.close()
+        bar.close()
         watch()
         stop.release()
     lines = summary_lines(Dataset(target))
@@ -177,40 +178,3 @@ def pack_and_show(
         lines = [f"packed already: {lines[0]}"]
     say("\n".join(lines))
     return target
-
-
-class TimedLines:
-    """Progress for a pipe: a line now and then."""
-
-    def __init__(self) -> None:
-        self._said_at = time.monotonic()
-        self._rejected = 0
-
-    def __call__(self, report: ShardReport, done: int, total: int) -> None:
-        self._rejected += report.rejected
-        if time.monotonic() - self._said_at > SECONDS_BETWEEN_LINES:
-            self._said_at = time.monotonic()
-            of_all = f" of {total:,}" if total else ""
-            say(f"{done:,}{of_all} images, {self._rejected:,} rejected")
-
-    def close(self) -> None:
-        pass
-
-
-class LiveBar(TimedLines):
-    """Progress for a terminal."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=Console())
-        self._bar = self._progress.add_task("images", total=None)
-        self._progress.start()
-
-    def __call__(self, report: ShardReport, done: int, total: int) -> None:
-        self._rejected += report.rejected
-        words = f"images, {self._rejected:,} rejected"
-        self._progress.update(self._bar, completed=done, total=total or None, description=words)
-
-    def close(self) -> None:
-        self._progress.stop()

@@ -181,29 +181,33 @@ class _Downloads:
                         line.cut()
 
     def _run(self) -> None:
-        while (job := self._next()) is not None:
-            began = time.monotonic()
-            line = Line(began + self._manners.total_s - job.spent_s, job.outside)
-            with self._lock:
-                self._lines.add(line)
-                if self._ended.is_set():
-                    line.cut()
-            answer: bytes | Place | Failed
-            try:
-                idle_s = min(self._manners.idle_s, self._manners.total_s)
-                answer = ask(self._speak, job.place, line, idle_s, self._manners.max_bytes)
-            except Failed as why:
-                answer = why
-            except Exception as error:
-                # A fault of ours: the consumer shall see it, not wait for ever.
-                self._broken = error
-                return
-            job.spent_s += time.monotonic() - began
-            job.outside = job.outside or not line.inside
-            with self._lock:
-                self._lines.discard(line)
-                self._settle(job, answer)
-                self._work.notify()
+        try:
+            while (job := self._next()) is not None:
+                self._do(job)
+        except Exception as error:
+            # A fault of ours: the consumer shall see it, not wait for ever.
+            self._broken = error
+
+    def _do(self, job: _Job) -> None:
+        """One question, and what follows from its answer."""
+        began = time.monotonic()
+        line = Line(began + self._manners.total_s - job.spent_s, job.outside)
+        with self._lock:
+            self._lines.add(line)
+            if self._ended.is_set():
+                line.cut()
+        answer: bytes | Place | Failed
+        try:
+            idle_s = min(self._manners.idle_s, self._manners.total_s)
+            answer = ask(self._speak, job.place, line, idle_s, self._manners.max_bytes)
+        except Failed as why:
+            answer = why
+        job.spent_s += time.monotonic() - began
+        job.outside = job.outside or not line.inside
+        with self._lock:
+            self._lines.discard(line)
+            self._settle(job, answer)
+            self._work.notify()
 
     def _next(self) -> _Job | None:
         """The first job that may begin now; waits for one."""

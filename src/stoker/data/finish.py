@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.commit import publish, sha256_file, temporary, write_json
+from stoker.data.description import sealed
 from stoker.data.encode import Storage
 from stoker.data.listing import Listing
 from stoker.data.report import describe
@@ -88,9 +89,10 @@ def finish(
         "held_out": listing.held_out,
         "splits": splits,
         "report": report,
+        "rejected_sha256": sha256_file(target / "rejected.parquet"),
     }
     remove_strays(target, splits)
-    write_json(target / "dataset.json", description)
+    write_json(target / "dataset.json", sealed(description))
     clear_up(target)
 
 

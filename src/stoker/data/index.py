@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stoker.commit import sha256_file
+from stoker.data.description import seal_holds
 from stoker.errors import BadRequest, StokerError
 
 SHARD_NAME = re.compile(r"\d{5,}\.tar")
@@ -32,7 +33,9 @@ CHANGED = "it was changed after packing; pack again"
 
 def damaged(path: Path, why: object) -> StokerError:
     first_line = str(why).splitlines()[0] if str(why) else "unreadable"
-    return StokerError(f"{path} is damaged ({first_line}): pack again with 'stoker pack'")
+    return StokerError(
+        f"{path} is damaged ({first_line}): remove the set, then pack again with 'stoker pack'"
+    )
 
 
 class OpenShard:
@@ -74,6 +77,8 @@ class Dataset:
                 f"{self.path} has format {self.description.get('format')}; this Stoker reads 1: "
                 "pack again with 'stoker pack'"
             )
+        if not seal_holds(self.description):
+            raise damaged(self.path / "dataset.json", "its digest does not hold")
 
     @staticmethod
     def is_packed(path: str | os.PathLike[str]) -> bool:

@@ -24,7 +24,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any
 from urllib.error import URLError
@@ -111,15 +111,20 @@ class Line:
 def place_of(url: str, origin: Place | None = None) -> Place:
     """A URL made fit to be asked for, or Failed; `origin` is who redirected here."""
     try:
-        parts = urlsplit(urljoin(origin.url, url) if origin else url.strip())
-        scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
-        if scheme not in ("http", "https"):
-            raise Failed("only http and https")
-        if origin and (origin.scheme, scheme) == ("https", "http"):
-            raise Failed("redirect from https to http refused")
-        host = host if ":" in host else host.encode("idna").decode("ascii")
-    except ValueError as error:
+        return taken_apart(urljoin(origin.url, url) if origin else url.strip(), origin)
+    except (ValueError, AttributeError) as error:
+        # What is no text at all has no `strip`: a list of URLs may have holes.
         raise Failed("not a valid URL") from error
+
+
+def taken_apart(url: str, origin: Place | None) -> Place:
+    parts = urlsplit(url)
+    scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
+    if scheme not in ("http", "https"):
+        raise Failed("only http and https")
+    if origin and (origin.scheme, scheme) == ("https", "http"):
+        raise Failed("redirect from https to http refused")
+    host = (host if ":" in host else host.encode("idna").decode("ascii")).lower()
     if not host or re.search(r"[\x00-\x20\x7f/\\]", host):
         raise Failed("not a valid URL")
     netloc = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
@@ -131,7 +136,7 @@ def place_of(url: str, origin: Place | None = None) -> Place:
         authorization = "Basic " + base64.b64encode(secret.encode()).decode()
     elif origin and urlsplit(origin.url)[:2] == (scheme, netloc):
         authorization = origin.authorization
-    return Place(clean, scheme, host.lower(), authorization)
+    return Place(clean, scheme, host, authorization)
 
 
 def is_inside(host: str) -> bool:
@@ -185,14 +190,18 @@ class _Speaker(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
     def __init__(self) -> None:
         urllib.request.AbstractHTTPHandler.__init__(self)
-        self._trust = ssl.create_default_context()
+
+    @cached_property
+    def trust(self) -> ssl.SSLContext:
+        """Whose certificates count; read when the first one is shown."""
+        return ssl.create_default_context()
 
     def http_open(self, request: Any) -> Any:
         return self.do_open(partial(_Plain, opened=self._opened(request)), request)
 
     def https_open(self, request: Any) -> Any:
         opened = self._opened(request)
-        return self.do_open(partial(_Secure, opened=opened, context=self._trust), request)
+        return self.do_open(partial(_Secure, opened=opened, context=self.trust), request)
 
     def _opened(self, request: Any) -> Any:
         proxied = request.has_proxy() or bool(getattr(request, "_tunnel_host", None))

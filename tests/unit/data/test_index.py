@@ -15,6 +15,7 @@ import pytest
 
 from samples import image_folder
 from stoker.data.encode import Storage
+from stoker.data.description import sealed
 from stoker.data.index import Dataset
 from stoker.data.pack import pack
 from stoker.errors import BadRequest, StokerError
@@ -45,7 +46,7 @@ def damaged(sets: dict[str, Path], tmp_path: Path) -> Path:
 
 def describe(folder: Path, **changes: Any) -> None:
     path = folder / "dataset.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path.write_text(json.dumps(sealed(json.loads(path.read_text()) | changes)))
 
 
 class TestOpening:
@@ -166,6 +167,21 @@ class TestRefusing:
         describe(damaged, format=number)
         with pytest.raises(StokerError, match=rf"format {number}.*pack"):
             Dataset(damaged)
+
+    def test_a_description_that_was_changed_is_named_with_the_next_command(
+        self, damaged: Path
+    ) -> None:
+        path = damaged / "dataset.json"
+        path.write_text(path.read_text().replace('"class1"', '"klass1"', 1))
+        with pytest.raises(StokerError, match=r"dataset\.json is damaged.*stoker pack"):
+            Dataset(damaged)
+
+    def test_a_description_from_before_seals_opens(self, damaged: Path) -> None:
+        path = damaged / "dataset.json"
+        older = json.loads(path.read_text())
+        del older["digest"], older["rejected_sha256"]
+        path.write_text(json.dumps(older))
+        assert len(Dataset(damaged).split("train")) == 30
 
     @pytest.mark.parametrize("wound", ["gone", "cut", "of another set"])
     def test_a_damaged_index_is_named(self, damaged: Path, wound: str) -> None:

@@ -1,0 +1,59 @@
+"""stoker verify SET: recompute every hash of a packed set and name what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stoker.cli.flags import Parser
+from stoker.errors import FAILED, FINISHED, BadRequest, Interrupted
+from stoker.show.progress import progress
+from stoker.show.words import plural, say, size
+from stoker.survive.stopping import StopNow, StopWish
+
+
+def run(words: Sequence[str]) -> int:
+    parser = Parser(
+        prog="stoker verify",
+        description="Read a packed set as a whole, recompute every hash, name what is damaged.",
+    )
+    parser.add_argument("set", metavar="SET", help="a folder that 'stoker pack' made")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="[cores]")
+    parsed = parser.parse(words)
+    if parsed.threads < 0:
+        raise BadRequest(f"--threads must be at least 0, not {parsed.threads}")
+
+    # Here, so that help and mistakes need no pyarrow.
+    from stoker.data.verify import verify
+
+    bar = progress()
+    stop = StopWish()
+    stop.listen()
+
+    def tell(done: int, total: int) -> None:
+        bar.tell(done, total, f"{size(done)} of {size(total)} read")
+
+    try:
+        with stop.at_once():
+            verdict = verify(parsed.set, threads=parsed.threads, progress=tell)
+    except StopNow as error:
+        raise Interrupted(
+            f"verifying stopped ({stop.reason}); nothing was changed: the same command begins anew"
+        ) from error
+    finally:
+        bar.close()
+        stop.release()
+    for line in [*verdict.problems, *(f"note: {note}" for note in verdict.notes)]:
+        say(str(line))
+    pace = f"{verdict.seconds:.1f} s, {size(verdict.bytes / max(verdict.seconds, 1e-9))}/s"
+    if verdict.problems:
+        files = len({problem.file for problem in verdict.problems})
+        say(
+            f"DAMAGED: {plural(len(verdict.problems), 'problem')} in {plural(files, 'file')} "
+            f"({pace}); remove {parsed.set} and pack it again with 'stoker pack'"
+        )
+        return FAILED
+    say(
+        f"OK: {plural(verdict.images, 'image')} in {plural(verdict.shards, 'shard')}, "
+        f"all hashes hold ({pace})"
+    )
+    return FINISHED

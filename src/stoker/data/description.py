@@ -1,0 +1,37 @@
+"""The seal of a set's description: a hash of everything else that `dataset.json` says.
+
+Invariant: a description with a seal is the one that was written, or the seal does not hold. The
+description holds the hash of every other file, so that the seal stands for the whole set. Sets
+without one are older; what belongs to the seal cannot be there without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+SEAL = "digest"
+COMES_WITH_IT = "rejected_sha256"
+
+
+def sealed(description: dict[str, Any]) -> dict[str, Any]:
+    """A description with its seal, as it will be read again: a number for a key becomes text."""
+    plain: dict[str, Any] = json.loads(json.dumps(description))
+    return {**plain, SEAL: digest_of(plain)}
+
+
+def is_sealed(description: dict[str, Any]) -> bool:
+    return SEAL in description or COMES_WITH_IT in description
+
+
+def seal_holds(description: dict[str, Any]) -> bool:
+    """Whether a description is as it was sealed, or older than seals."""
+    return not is_sealed(description) or description.get(SEAL) == digest_of(description)
+
+
+def digest_of(description: dict[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of all but the seal: sorted keys, no spaces, ASCII."""
+    rest = {key: value for key, value in description.items() if key != SEAL}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
