@@ -15,8 +15,8 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from stoker.data.jpeg import encode_jpeg
 from stoker.data.inspect import Inspected, Pixels, Rejected, coarseness_of
+from stoker.data.jpeg import encode_jpeg
 from stoker.errors import BadRequest
 
 CODECS = ("jpeg", "original", "raw")

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -183,9 +183,10 @@ class Pack:
                 parts[task.split].append(task.part)
                 yield task
 
-        for report in map_tasks(write_shard, noted(), self.workers):
-            if told:
-                told(report)
+        with closing(map_tasks(write_shard, noted(), self.workers)) as reports:
+            for report in reports:
+                if told:
+                    told(report)
         finish(self.target, listing, parts, self.storage, request)
 
 

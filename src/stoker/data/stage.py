@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,8 +125,9 @@ def stage(
             yield stage_task(target, storage, count, chunk)
             count += 1
 
-    for report in map_tasks(write_shard, tasks(), workers):
-        told(report)
+    with closing(map_tasks(write_shard, tasks(), workers)) as reports:
+        for report in reports:
+            told(report)
     empty = Carried(())
     parts = [pq.read_table(stage_task(target, storage, n, empty).part) for n in range(count)]
     if not parts:

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -77,7 +77,7 @@ def cgroups(root: str, own: str) -> list[Path]:
 
 def map_tasks(
     function: Callable[[Task], Result], tasks: Iterable[Task], workers: int
-) -> Iterator[Result]:
+) -> Generator[Result]:
     """Run every task; yield results in the order in which they are finished. Tasks are taken from
     their source a few ahead of the workers, so that a long row of them fits in memory."""
     coming = iter(tasks)

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from samples import image_folder
-from stoker.data.encode import Storage
 from stoker.data.description import sealed
+from stoker.data.encode import Storage
 from stoker.data.index import Dataset
 from stoker.data.pack import pack
 from stoker.errors import BadRequest, StokerError
