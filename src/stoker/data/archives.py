@@ -13,8 +13,6 @@ import gzip
 import io
 import lzma
 import tarfile
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,23 +20,15 @@ from typing import IO, Any
 
 from stoker.data.inspect import MAX_BYTES
 from stoker.data.listing import Ignored, is_hidden, is_image, shown
-from stoker.data.zipstream import Unzipped, refuse_bomb, unzip
+from stoker.data.zipstream import Bomb, Unzipped, refuse_bomb, unzip
 from stoker.errors import StokerError
 
-LARGEST_HEADER = 1 << 20
-"""A tar header that claims to be longer (names, attributes) is an attack."""
+LARGEST_HEADER, MOST_HEADERS = 1 << 20, 8 << 20
+"""A tar header (names, attributes), or all of them before one member, that claims to be longer is
+an attack."""
 PIECE = 1 << 18
-UNREADABLE = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    EOFError,
-    OSError,
-    ValueError,
-    zlib.error,
-    lzma.LZMAError,
-    NotImplementedError,
-)
-"""What the readers of archives raise when the archive is at fault."""
+XZ_MEMORY = 128 << 20
+"""What the strongest setting of xz needs, and some; an archive may ask for four gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +50,18 @@ class Forward(io.RawIOBase):
     def __init__(self, source: IO[bytes], largest: int = MAX_BYTES + PIECE) -> None:
         self._source, self._largest = source, largest
         self._at = 0
+        self.budget: int | None = None
+        """Bytes that may still be read before the next member; None while one is read."""
         self.latest = b""
         """What was read last: at the end of a tar it tells the end mark from damage."""
 
     def read(self, size: int = -1) -> bytes:
         if size < 0 or size > self._largest:
             raise tarfile.ReadError(f"a header claims {size:,} bytes")
+        if self.budget is not None:
+            self.budget -= size
+            if self.budget < 0:
+                raise tarfile.ReadError("its headers do not end")
         pieces = []
         while size > 0 and (piece := self._source.read(min(size, PIECE))):
             pieces.append(piece)
@@ -104,6 +100,33 @@ class Counted(io.RawIOBase):
         buffer[: len(given)] = given
         self.bytes += len(given)
         return len(given)
+
+    def readable(self) -> bool:
+        return True
+
+
+class Unxz(io.RawIOBase):
+    """An xz stream, or several in a row, uncompressed within bounded memory."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self._lzma = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self._lzma.eof:
+                rest = self._lzma.unused_data or self._source.read(PIECE)
+                if not rest.strip(b"\0"):
+                    return 0
+                self._lzma = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+            else:
+                rest = self._source.read(PIECE) if self._lzma.needs_input else b""
+                if not rest and self._lzma.needs_input:
+                    raise EOFError("unexpected end")
+            piece = self._lzma.decompress(rest, len(buffer))
+            if piece:
+                buffer[: len(piece)] = piece
+                return len(piece)
 
     def readable(self) -> bool:
         return True
@@ -162,7 +185,12 @@ def images_in(source: IO[bytes], name: str, ignored: Ignored) -> Iterator[Item]:
         rest = [piece.strip(b"\0") != b"" for piece in iter(lambda: opened.read(PIECE), b"")]
         if any(rest):
             ignored.append(("(the rest)", "data after the archive's end mark"))
-    except UNREADABLE as error:
+    except StokerError:
+        raise
+    except Bomb as error:
+        raise StokerError(f"{name} {error}: given up, nothing in it is trusted") from error
+    except Exception as error:
+        # The readers below raise whatever they met in a damaged archive, recursion included.
         raise StokerError(
             f"{name} is damaged or ended early ({one_reason(error)}): get a whole copy and give "
             "the same command again; what was done is kept"
@@ -176,7 +204,7 @@ def decompressed(head: bytes, plain: Any, name: str) -> Any:
     if head.startswith(b"BZh"):
         return bz2.BZ2File(plain)
     if head.startswith(b"\xfd7zXZ\x00"):
-        return lzma.LZMAFile(plain)
+        return io.BufferedReader(Unxz(plain), PIECE)
     if head.startswith(b"\x28\xb5\x2f\xfd"):
         raise StokerError(f"{name} is compressed with zstd: zstd -dc {name} | stoker pack - OUT")
     if not head:
@@ -187,13 +215,14 @@ def decompressed(head: bytes, plain: Any, name: str) -> Any:
 def tar_items(source: IO[bytes], inside: str, ignored: Ignored) -> Iterator[Item]:
     """Every image of a tar; a tar in a tar is a folder (ImageNet comes like that)."""
     forward = Forward(source, LARGEST_HEADER)
+    forward.budget = MOST_HEADERS
     try:
         tar = tarfile.open(fileobj=forward, mode="r:")  # noqa: SIM115 - nothing of its own to close
     except tarfile.ReadError as error:
         if not inside and not forward.tell():
             raise
         raise tarfile.ReadError(f"not a tar: {one_reason(error)}") from error
-    while (member := tar.next()) is not None:
+    while (member := next_member(tar, forward)) is not None:
         vars(tar)["members"].clear()  # a million members must not pile up
         name = inside + member.name
         if member.isdir():
@@ -211,6 +240,14 @@ def tar_items(source: IO[bytes], inside: str, ignored: Ignored) -> Iterator[Item
         raise tarfile.ReadError(f"damaged at byte {max(forward.tell() - 512, 0):,}")
     if len(forward.latest) < tarfile.BLOCKSIZE:
         raise tarfile.ReadError("no end mark")
+
+
+def next_member(tar: tarfile.TarFile, forward: Forward) -> tarfile.TarInfo | None:
+    forward.budget = MOST_HEADERS
+    try:
+        return tar.next()
+    finally:
+        forward.budget = None
 
 
 def unusual(member: tarfile.TarInfo) -> str | None:

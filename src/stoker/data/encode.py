@@ -17,6 +17,7 @@ from PIL import Image
 
 from stoker.data.inspect import Inspected, Pixels, Rejected, coarseness_of
 from stoker.data.jpeg import encode_jpeg
+from stoker.data.restart import claims_table
 from stoker.errors import BadRequest
 
 CODECS = ("jpeg", "original", "raw")
@@ -72,7 +73,7 @@ def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> b
         array = io.BytesIO()
         np.lib.format.write_array(array, np.ascontiguousarray(pixels), version=(1, 0))
         return array.getvalue()
-    if pixels is image.pixels and may_stay(image, storage):
+    if pixels is image.pixels and may_stay(image, storage) and not claims_table(data):
         return data
     if max(pixels.shape[:2]) > JPEG_MAX_SIDE:
         raise Rejected(f"longer than {JPEG_MAX_SIDE} pixels, the most a JPEG can hold")

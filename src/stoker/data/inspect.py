@@ -17,7 +17,8 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from stoker.data.png import png_trouble
+from stoker.data.listing import shown
+from stoker.data.png import png_trouble, too_many_chunks
 
 Pixels = NDArray[np.uint8]
 
@@ -29,6 +30,8 @@ MAX_SCANS, MAX_SCANNED = 1000, 10_000_000_000
 """Scans of a JPEG, and pixels times scans: a file of a few bytes a scan can ask for hours."""
 BAND_PIXELS = 4_000_000
 ORIENTATION_TAG = 0x0112
+LONGEST_REASON = 200
+_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
 _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
 _GRUMBLES = re.compile("Could not determine subsampling|bad ICC marker")
 """What Pillow's own libjpeg reads without a word: rare sampling, a colour profile's numbering."""
@@ -36,7 +39,10 @@ _WIDE_MODES = ("I;16", "I;16B", "I;16L", "I", "F")
 
 
 class Rejected(Exception):
-    """An image that cannot be used; the text says why."""
+    """An image that cannot be used; the text says why, in one printable line."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(shown(why)[:LONGEST_REASON])
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ def open_image(data: bytes) -> Image.Image:
     """Read an image's header; no pixels yet."""
     if not data:
         raise Rejected("empty file")
+    if too_many_chunks(data):
+        raise Rejected("damaged: a PNG of too many pieces")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -75,7 +83,23 @@ def open_image(data: bytes) -> Image.Image:
             raise Rejected(f"damaged: {one_line(error)}") from error
     if image.width * image.height > MAX_PIXELS:
         raise Rejected(f"too many pixels ({image.width} x {image.height})")
+    if image.info.get("progressive"):
+        scans = scans_of(data)
+        if scans > MAX_SCANS or scans * image.width * image.height > MAX_SCANNED:
+            raise Rejected(f"too many scans ({scans:,})")
     return image
+
+
+def scans_of(data: bytes) -> int:
+    """How many scans a JPEG has before its end, counted as far as it matters."""
+    at, scans = 2, 0
+    while scans <= MAX_SCANS and (found := _MARKER.search(data, at)):
+        marker = data[found.start() + 1]
+        if marker == 0xD9:
+            break
+        scans += marker == 0xDA
+        at = found.end() + max(int.from_bytes(data[found.end() : found.end() + 2]), 2)
+    return scans
 
 
 def decode(data: bytes, image: Image.Image) -> Inspected:
@@ -116,11 +140,7 @@ def one_line(error: Exception) -> str:
 
 def decode_plain_jpeg(data: bytes) -> Pixels | None:
     """A JPEG's pixels; None where libjpeg only grumbles and Pillow may decide."""
-    scans = data.count(b"\xff\xda")
     try:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-        if scans > MAX_SCANS or scans * height * width > MAX_SCANNED:
-            raise Rejected(f"too many scans ({scans:,})")
         pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
         return pixels
     except ValueError as error:

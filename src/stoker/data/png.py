@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -23,17 +24,25 @@ ADAM7 = (
 )
 """First column, first row, and the steps between them, of each pass of an interlaced image."""
 PIECE = 1 << 20
+MOST_CHUNKS = 100_000
+TELLING = (b"IHDR", b"PLTE", b"tRNS", b"IDAT")
+"""Chunks that pixels depend on: a wrong checksum elsewhere says nothing of them."""
 
 
 def png_trouble(data: bytes) -> str | None:
     """What is wrong with a PNG's first image, as far as its checksums and its size tell."""
     expected, came = -1, 0
     inflate = zlib.decompressobj()
-    for kind, body, holds in chunks(data):
-        if not holds:
-            return f"checksum of {kind.decode('latin-1')} does not hold"
+    for kind, start, size in chunks(data):
+        if kind not in TELLING:
+            continue
+        view = memoryview(data)
+        body = view[start : start + size]
+        checksum = data[start + size : start + size + 4]
+        if checksum != zlib.crc32(body, zlib.crc32(kind)).to_bytes(4):
+            return f"checksum of {kind.decode()} does not hold"
         if kind == b"IHDR":
-            if len(body) != 13:
+            if size != 13:
                 return "odd header"
             expected = raw_size(*struct.unpack(">IIBBxxB", body))
         elif kind == b"IDAT" and not inflate.eof:
@@ -41,11 +50,16 @@ def png_trouble(data: bytes) -> str | None:
                 came += inflated(inflate, bytes(body), expected - came)
             except zlib.error as error:
                 return str(error)
-        elif kind == b"IEND":
-            break
-    if expected < 0 or came != expected:
+    if expected < 0 or came < expected:
         return f"{came:,} of {max(expected, 0):,} bytes of its pixels"
     return None
+
+
+def too_many_chunks(data: bytes) -> bool:
+    """Whether a PNG is cut into so many pieces that walking through them takes long."""
+    if not data.startswith(SIGNATURE):
+        return False
+    return any(number >= MOST_CHUNKS for number, _ in enumerate(chunks(data)))
 
 
 def inflated(inflate: zlib._Decompress, body: bytes, most: int) -> int:
@@ -57,22 +71,15 @@ def inflated(inflate: zlib._Decompress, body: bytes, most: int) -> int:
     return came
 
 
-def chunks(data: bytes) -> list[tuple[bytes, memoryview, bool]]:
-    """Kind, body and whether the checksum holds, of every chunk that is there."""
-    found, place, view = [], len(SIGNATURE), memoryview(data)
+def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Kind, start and size of every chunk up to the last."""
+    place = len(SIGNATURE)
     while place + 12 <= len(data):
-        size, kind = struct.unpack(">I4s", view[place : place + 8])
-        body = view[place + 8 : place + 8 + size]
-        checksum = data[place + 8 + size : place + 12 + size]
-        found.append(
-            (kind, body, zlib.crc32(view[place + 4 : place + 8 + size]) == whole(checksum))
-        )
+        size, kind = struct.unpack_from(">I4s", data, place)
+        if kind == b"IEND":
+            return
+        yield kind, place + 8, size
         place += 12 + size
-    return found
-
-
-def whole(checksum: bytes) -> int:
-    return int.from_bytes(checksum, "big") if len(checksum) == 4 else -1
 
 
 def raw_size(width: int, height: int, depth: int, colour: int, interlaced: int) -> int:

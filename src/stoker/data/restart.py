@@ -33,6 +33,12 @@ SPARE = 16
 a quarter of the size is eight pixels away."""
 
 
+def claims_table(jpeg: bytes) -> bool:
+    """Whether a reader would take a JPEG for one with a table. One that a file brought along is
+    not to be believed."""
+    return jpeg[TABLE_AT + 4 : TABLE_AT + 12] == NAME
+
+
 def add_table(jpeg: bytes) -> bytes:
     """The same JPEG with a table of its intervals; as it is where they are not whole rows."""
     found = intervals(jpeg)

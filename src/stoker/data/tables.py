@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.data.archives import Item
+from stoker.data.archives import Item, one_reason
 from stoker.data.inspect import MAX_BYTES
 from stoker.data.listing import Ignored, shown, split_of
 from stoker.errors import BadRequest, StokerError
@@ -94,7 +94,7 @@ def parquet(file: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file)
     except (OSError, pa.ArrowException) as error:
-        raise StokerError(f"{shown(str(file))} cannot be read: {error}") from error
+        raise StokerError(f"{shown(str(file))} cannot be read: {one_reason(error)}") from error
 
 
 def own_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
@@ -145,7 +145,7 @@ def records(file: Path, table: Table) -> Iterator[tuple[Any, Any, Any]]:
                 values = [row[name] for name in names]
                 yield values[0], values[1], values[2] if len(values) > 2 else None
     except (OSError, pa.ArrowException, ValueError, csv.Error) as error:
-        raise StokerError(f"{shown(str(file))} cannot be read: {error}") from error
+        raise StokerError(f"{shown(str(file))} cannot be read: {one_reason(error)}") from error
 
 
 def csv_rows(file: Path) -> Iterator[list[str]]:

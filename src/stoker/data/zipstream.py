@@ -8,14 +8,13 @@ reason, a stream that cannot be followed any further is an error.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 from zipfile import BadZipFile
-
-from stoker.errors import StokerError
 
 BOMB_BYTES, BOMB_RATIO = 1 << 30, 100
 """Unpacking stops where so much, and so many times the archive's size, came out."""
@@ -27,13 +26,13 @@ ENCRYPTED, STREAMED, UTF8 = 1, 8, 0x800
 UNKNOWN = 0xFFFFFFFF
 
 
+class Bomb(Exception):
+    """An archive that unpacks to absurdly more than its size."""
+
+
 def refuse_bomb(came_out: int, went_in: int) -> None:
-    """Give up an archive that unpacks to absurdly more than its size."""
     if came_out > BOMB_BYTES and came_out > BOMB_RATIO * went_in:
-        raise StokerError(
-            f"the archive unpacks to more than {BOMB_RATIO} times its size: given up, "
-            "nothing in it is trusted"
-        )
+        raise Bomb(f"unpacks to more than {BOMB_RATIO} times its size")
 
 
 class Stream:
@@ -76,7 +75,7 @@ class Stream:
 class Unzipped:
     """A member as its local header describes it."""
 
-    name: str
+    raw_name: bytes
     flags: int
     method: int
     checksum: int
@@ -88,6 +87,12 @@ class Unzipped:
     stream: Stream = field(repr=False)
     followed: bool = False
     """Whether the end of the member's data has been reached."""
+    _pieces: Iterator[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        text = "utf-8" if self.flags & UTF8 else "cp437"
+        return self.raw_name.decode(text, "surrogateescape")
 
     def read(self, largest: int) -> tuple[bytes | None, str | None]:
         """The member's bytes, or why there are none."""
@@ -112,7 +117,11 @@ class Unzipped:
         return b"".join(pieces), None
 
     def pieces(self) -> Iterator[bytes]:
-        """The member's data as it is uncompressed, then the descriptor that may follow it."""
+        """The member's data as it is uncompressed; asked again, it goes on where it was."""
+        self._pieces = self._pieces or self._uncompressed()
+        return self._pieces
+
+    def _uncompressed(self) -> Iterator[bytes]:
         if self.method == STORED:
             while self.packed:
                 yield self._take(PIECE)
@@ -172,16 +181,19 @@ class Unzipped:
 def unzip(source: IO[bytes]) -> Iterator[Unzipped]:
     """The members of a zip in the order they lie in it."""
     stream = Stream(source)
-    met = 0
+    met = listed = 0
+    said_here = said_there = 0
     while (mark := stream.exactly(4)) == LOCAL:
         member = local_header(stream)
         yield member
         member.finish()
         met += 1
-    listed = 0
+        said_here += mark_of(member.raw_name, member.checksum)
     while mark == CENTRAL:
         fields = stream.exactly(42)
-        stream.skip(sum(struct.unpack("<HHH", fields[24:30])))
+        name_size, extra_size, comment_size = struct.unpack("<HHH", fields[24:30])
+        said_there += mark_of(stream.exactly(name_size), int.from_bytes(fields[12:16], "little"))
+        stream.skip(extra_size + comment_size)
         listed += 1
         mark = stream.exactly(4)
     if mark == END64:
@@ -194,6 +206,14 @@ def unzip(source: IO[bytes]) -> Iterator[Unzipped]:
         raise BadZipFile(f"damaged at byte {stream.went_in - 4:,}")
     if listed != met:
         raise BadZipFile(f"its directory lists {listed:,} members, {met:,} were met")
+    if said_here != said_there:
+        raise BadZipFile("its directory names other members than were met")
+
+
+def mark_of(name: bytes, checksum: int) -> int:
+    """A number for a member: their sum tells, in any order, whether two lists are the same."""
+    digest = hashlib.sha256(name + checksum.to_bytes(4, "little")).digest()
+    return int.from_bytes(digest[:16], "little")
 
 
 def local_header(stream: Stream) -> Unzipped:
@@ -201,7 +221,6 @@ def local_header(stream: Stream) -> Unzipped:
     fields = struct.unpack("<HHHHHIIIHH", stream.exactly(26))
     _, flags, method, _, _, checksum, packed, plain, name_size, extra_size = fields
     raw, extra = stream.exactly(name_size), stream.exactly(extra_size)
-    name = raw.decode("utf-8" if flags & UTF8 else "cp437", "surrogateescape")
     wide = False
     while len(extra) >= 4:
         kind, size = struct.unpack("<HH", extra[:4])
@@ -214,4 +233,4 @@ def local_header(stream: Stream) -> Unzipped:
         extra = extra[4 + size :]
     sized = not flags & STREAMED or bool(packed)
     known = packed if sized else (0 if method == STORED else None)
-    return Unzipped(name, flags, method, checksum, known, sized, wide, stream)
+    return Unzipped(raw, flags, method, checksum, known, sized, wide, stream)
