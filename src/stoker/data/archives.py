@@ -302,4 +302,5 @@ def zip_item(member: Unzipped, ignored: Ignored) -> Iterator[Item]:
 
 
 def one_reason(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """What an error says, as one printable line."""
+    return shown(" ".join(str(error).split()) or type(error).__name__)[:200]

@@ -82,7 +82,11 @@ def render_raw(
     place(image, box, flip, out)
 
 
-RENDERERS: dict[str, Render] = {"jpeg": render_jpeg, "raw": render_raw}
+RENDERERS: dict[str, Render] = {
+    "jpeg": render_jpeg,
+    "original": render_jpeg,
+    "raw": render_raw,
+}
 
 
 def scratch(size: int) -> bytearray:
