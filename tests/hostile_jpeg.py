@@ -50,7 +50,7 @@ def inserted(data: bytes, *segments: bytes) -> bytes:
 def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Marker, start and end of each segment up to and with the first scan's header."""
     place = 2
-    while data[place] == 0xFF:
+    while data[place : place + 1] == b"\xff" and place + 4 <= len(data):
         marker = data[place + 1]
         end = place + 2 + int.from_bytes(data[place + 2 : place + 4])
         yield marker, place, end
