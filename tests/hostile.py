@@ -57,15 +57,17 @@ def cuts(kind: str, whole: Make, tenths: range) -> dict[str, Make]:
 PLAIN = "baseline JPEG, upright, longer side at most `--max-side`"
 RIDERS = "the same with more inside or behind it: ICC, broken EXIF, archives, web pages"
 TURNED = "JPEG that its EXIF turns, progressive JPEG, JPEG with stray bytes, CMYK, YCCK"
+RARE = "JPEG of unusual sampling, or with pieces of an ICC profile missing"
 SHRUNK = "longer side over `--max-side`"
 OTHERS = "PNG, WebP, GIF, BMP, TIFF, by content and not by name"
 MOVING = "animation, several pages"
-WRONG = "damage in the pixels' code of a JPEG or a PNG that still decodes to its end"
+WRONG = "damage in a JPEG's scan after which the code falls into step again"
 EMPTY = "empty file"
 LARGE = "over 100 million pixels, over 256 MiB"
-STRANGE = "no image of these kinds; a header that cannot be read; 12-bit JPEG; PNG text over 1 MiB"
-BROKEN = "truncated or damaged image"
-ODD = "lossless or hierarchical JPEG, unusual sampling, broken ICC profile"
+STRANGE = "no image of these kinds, 12-bit JPEG, header that makes no sense"
+BROKEN = "truncated or damaged image, PNG with more than 1 MiB of text"
+ODD = "lossless or hierarchical JPEG"
+SCANS = "JPEG of over 1000 scans, or of so many that it would take minutes"
 
 FILES: list[Hostile] = [
     *several(
@@ -153,16 +155,6 @@ FILES: list[Hostile] = [
             "pages-in-a-ring.tiff": ot.tiff_in_a_ring,
         },
     ),
-    *several(
-        WRONG,
-        CONVERTED,
-        {
-            "scan-flipped-3.jpg": later(jp.flipped, 0.3, 3),
-            "scan-flipped-5.jpg": later(jp.flipped, 0.5, 10),
-            "arithmetic-header.jpg": later(jp.other_frame, 0xC9),
-            "bad-checksum.png": ot.bad_crc_png,
-        },
-    ),
     Hostile("scan-flipped-9.jpg", later(jp.flipped, 0.9), KEPT, WRONG),
     Hostile("zero-bytes.jpg", lambda: b"", "rejected: empty", EMPTY),
     *several(
@@ -185,21 +177,17 @@ FILES: list[Hostile] = [
             "photo.heic": ot.heic,
             "page.jpg": lambda: b"<!DOCTYPE html><html>404 not found</html>",
             "12-bit.jpg": later(jp.precision, 12),
-            "text-bomb.png": later(ot.text_bomb, b"zTXt"),
-            "unicode-bomb.png": later(ot.text_bomb, b"iTXt"),
-            "profile-bomb.png": later(ot.text_bomb, b"iCCP"),
-            "many-texts.png": ot.many_texts,
             "samples-a-pixel.tiff": later(ot.tiff_entry, 277, 200),
             "no-pixels.bmp": later(ot.bmp_claiming, 0, 0),
-            **cuts("webp", ot.webp, range(1, 10, 3)),
-            **cuts("jpg", jp.noisy_jpeg, range(1, 4)),
         },
     ),
     *several(
         BROKEN,
         DAMAGED,
         {
-            **cuts("jpg", jp.noisy_jpeg, range(4, 10)),
+            **cuts("jpg", jp.noisy_jpeg, range(1, 10)),
+            "cut-in-its-last-bytes.jpg": lambda: jp.noisy_jpeg()[:-3],
+            **cuts("webp", ot.webp, range(1, 10, 3)),
             **cuts("png", lambda: saved(photo(), "PNG"), range(4, 10, 2)),
             **cuts("gif", later(ot.palette, "GIF"), range(4, 10, 2)),
             **cuts("bmp", lambda: saved(photo(), "BMP"), range(4, 10, 2)),
@@ -212,6 +200,16 @@ FILES: list[Hostile] = [
             "claims-more-rows.jpg": later(jp.claiming, WIDTH, 4000),
             "claims-more.bmp": later(ot.bmp_claiming, 9000, 9000),
             "strip-elsewhere.tiff": later(ot.tiff_entry, 273, 1 << 31),
+            "scan-flipped-3.jpg": later(jp.flipped, 0.3, 3),
+            "scan-flipped-5.jpg": later(jp.flipped, 0.5, 10),
+            "arithmetic-header.jpg": later(jp.other_frame, 0xC9),
+            "sampling-zero.jpg": later(jp.sampling, (0, 0x11, 0x11)),
+            "bad-checksum.png": ot.bad_crc_png,
+            "rows-missing.png": ot.rows_missing_png,
+            "text-bomb.png": later(ot.text_bomb, b"zTXt"),
+            "unicode-bomb.png": later(ot.text_bomb, b"iTXt"),
+            "profile-bomb.png": later(ot.text_bomb, b"iCCP"),
+            "many-texts.png": ot.many_texts,
         },
     ),
     *several(
@@ -220,11 +218,11 @@ FILES: list[Hostile] = [
         {
             "lossless.jpg": later(jp.other_frame, 0xC3),
             "hierarchical.jpg": later(jp.other_frame, 0xC5),
-            "sampling-3x1.jpg": later(jp.dc_only, (0x31, 0x11, 0x11)),
-            "sampling-1x3.jpg": later(jp.dc_only, (0x13, 0x11, 0x11)),
-            "sampling-of-colour.jpg": later(jp.dc_only, (0x11, 0x21, 0x21)),
-            "sampling-zero.jpg": later(jp.sampling, (0, 0x11, 0x11)),
-            "icc-pieces.jpg": jp.broken_icc,
         },
     ),
+    Hostile("too-many-scans.jpg", later(jp.many_scans, 1500), "rejected: too many scans", SCANS),
+    Hostile("icc-pieces.jpg", jp.broken_icc, CONVERTED, RARE),
+    Hostile("sampling-3x1.jpg", later(jp.dc_only, (0x31, 0x11, 0x11)), CONVERTED, RARE, (72, 8)),
+    Hostile("sampling-1x3.jpg", later(jp.dc_only, (0x13, 0x11, 0x11)), CONVERTED, RARE, (24, 24)),
+    Hostile("sampling-odd.jpg", later(jp.dc_only, (0x11, 0x21, 0x21)), CONVERTED, RARE, (48, 8)),
 ]

@@ -46,6 +46,7 @@ TARS = [
     Archive("plain.tar.xz", lambda: lzma.compress(GOOD_TAR()), PACKED),
     Archive("tar-named.zip", GOOD_TAR, PACKED),
     Archive("of-tars.tar", ar.tar_of_tars, PACKED),
+    Archive("russian-doll.tar", later(ar.russian_doll, 400), PACKED),
     Archive("traversal.tar", later(ar.with_name, "photos/cat/../../../../evil.jpg"), PACKED),
     Archive("absolute.tar", later(ar.with_name, "/tmp/evil/evil.jpg"), PACKED, 9),
     Archive("drive.tar", later(ar.with_name, "C:\\evil\\evil.jpg"), PACKED),
@@ -58,7 +59,7 @@ TARS = [
     Archive("hardlink.tar", later(ar.thing, tarfile.LNKTYPE, linkname="photos/cat/0.jpg"), PACKED),
     Archive("device.tar", later(ar.thing, tarfile.CHRTYPE, devmajor=1, devminor=5), PACKED),
     Archive("pipe.tar", later(ar.thing, tarfile.FIFOTYPE), PACKED),
-    Archive("unknown-kind.tar", later(ar.thing, b"?"), PACKED, 8, 1),
+    Archive("unknown-kind.tar", later(ar.thing, b"?"), PACKED),
     Archive("sparse.tar", ar.sparse, PACKED),
     Archive("empty-image.tar", later(ar.thing, tarfile.REGTYPE), PACKED, 8, 1),
     Archive("long-name.tar", later(ar.long_name, 300), PACKED, 9),
@@ -69,6 +70,7 @@ TARS = [
     fails("pax-of-10-GB.tar", later(ar.pax_claiming, 10 * 10**9)),
     fails("pax-of-8-GB-less-1.tar", later(ar.pax_claiming, 0o77777777777)),
     fails("negative.tar", ar.negative_size),
+    fails("sparse-map-cut.tar.gz", lambda: ar.gzipped(ar.sparse_map(2000))),
     fails("pax-negative.tar", later(ar.with_pax, ar.record("size", "-512"))),
     fails("bomb.tar.gz", later(ar.gz_bomb, GIB + 64 * MIB), "times its size"),
     fails("bomb.tar.xz", later(ar.xz_bomb, GIB + 64 * MIB), "times its size|memory|damaged"),
@@ -108,10 +110,9 @@ ZIPS = [
     Archive("encrypted.zip", ar.encrypted, PACKED, 8, 1),
     Archive("longer-than-allowed.zip", later(ar.zip_bomb, 300 * MIB), PACKED, 8, 1),
     Archive("streamed-too-long.zip", later(ar.streamed_zip, zeros=300 * MIB), PACKED, 9, 1),
-    fails("bomb.zip", later(ar.zip_bomb, GIB + 64 * MIB), "times its size"),
+    Archive("other-names.zip", ar.other_names_in_directory, PACKED),
     fails("overlapping.zip", ar.overlapping),
     fails("missing-from-directory.zip", ar.missing_from_directory),
-    fails("other-names.zip", ar.other_names_in_directory),
     fails("claims-4-GiB.zip", later(ar.size_in_header, 0xFFFFFFFE)),
     fails("claims-nothing.zip", later(ar.size_in_header, 0)),
     fails("cut.zip", lambda: ar.cut(GOOD_ZIP(), 0.5)),
@@ -133,6 +134,7 @@ NO_ARCHIVES = [
     fails("text.tar.gz", lambda: gzip.compress(b"text " * 1000), "."),
     fails("only-text.zip", lambda: ar.zipped([("a/readme.txt", b"hello")]), "no training images"),
     fails("only-text.tar", lambda: ar.tar([("a/readme.txt", b"hello")]), "no training images"),
-    fails("russian-doll.tar", later(ar.russian_doll, 400), "."),
 ]
 ALL = [*TARS, *ZIPS, *NO_ARCHIVES]
+HEAVY = ("members", "bomb", "longer-than-allowed", "too-long")
+"""Words in the names of those that take seconds: given as a file only."""

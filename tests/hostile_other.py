@@ -82,6 +82,13 @@ def bad_crc_png() -> bytes:
     return jp.patched(data, place, bytes([data[place] ^ 1]))
 
 
+def rows_missing_png() -> bytes:
+    """A header that claims ten times the rows there are; all checksums are right."""
+    data = saved(photo(), "PNG")
+    header = data[16:20] + struct.pack(">I", 10 * jp.HEIGHT) + data[24:29]
+    return data[:8] + chunk(b"IHDR", header) + data[33:]
+
+
 def grey_16(kind: str) -> bytes:
     grey = np.asarray(photo().convert("L")).astype(np.uint16) * 257
     return saved(Image.fromarray(grey), kind)

@@ -20,10 +20,11 @@ from hostile import CONVERTED, FILES, KEPT, Hostile
 from hostile_entries import ENTRIES, OUTSIDE, TOO_DEEP, Entry
 from hostile_jpeg import photo
 from samples import picture
+from stoker.data.encode import Storage
+from stoker.data.folder import list_folder
 from stoker.data.index import Dataset
+from stoker.data.listing import shown
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
-from stoker.data.sources import list_folder, shown
 
 DOCS = Path(__file__).parents[3] / "docs" / "data.md"
 PEAK_MIB = 1024
@@ -65,7 +66,7 @@ class Packed:
     @property
     def listed(self) -> list[str]:
         listing = list_folder(str(self.folder))
-        return [path for split in listing.splits.values() for path in split.paths]
+        return [path for split in listing.splits.values() for path in split.images]
 
 
 def filled(root: Path) -> dict[str, str]:
