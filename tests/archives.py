@@ -153,12 +153,14 @@ def russian_doll(depth: int) -> bytes:
     return tar([*good(""), ("doll.tar", data)])
 
 
-def many_members(count: int) -> bytes:
-    return gzip.compress(tar(good(), header("photos/cat/empty.jpg") * count), 1)
+def many_members(images: int, others: int) -> bytes:
+    """Members without a byte, some of them named as images."""
+    empty = header("photos/cat/empty.jpg") * images + header("photos/cat/notes.txt") * others
+    return gzip.compress(tar(good(), empty), 1)
 
 
 def gzipped(pieces: Iterator[bytes], tool: Any = None) -> bytes:
-    packer = tool or zlib.compressobj(6, zlib.DEFLATED, 31)
+    packer = tool or zlib.compressobj(1, zlib.DEFLATED, 31)
     return b"".join(packer.compress(piece) for piece in pieces) + packer.flush()
 
 
