@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from bounded import Ended, contents, stoker
 from every_crop import seen
-from hostile_archives import ALL, BY_PIPE, PACKED, Archive
+from hostile_archives import ALL, BY_PIPE, EARLY, KNOWN, PACKED, Archive
 from stoker.data.crops import View
 from stoker.data.index import Dataset
 
@@ -38,13 +39,23 @@ def pack_archive(archive: Archive, way: str, root: Path) -> Ended:
     return ended
 
 
-CASES = [(archive, "file") for archive in ALL]
-CASES += [(archive, "stdin") for archive in ALL if archive.name in BY_PIPE]
+def cases() -> list[Any]:
+    ways = [(archive, "file") for archive in ALL]
+    ways += [(archive, "stdin") for archive in ALL if archive.name in BY_PIPE]
+    return [
+        pytest.param(
+            archive,
+            way,
+            id=f"{archive.name}-{way}",
+            marks=[pytest.mark.xfail(reason=KNOWN[archive.name], strict=True)]
+            if archive.name in KNOWN
+            else [],
+        )
+        for archive, way in ways
+    ]
 
 
-@pytest.mark.parametrize(
-    ("archive", "way"), CASES, ids=[f"{archive.name}-{way}" for archive, way in CASES]
-)
+@pytest.mark.parametrize(("archive", "way"), cases())
 def test_what_becomes_of_each_archive(archive: Archive, way: str, tmp_path: Path) -> None:
     ended = pack_archive(archive, way, tmp_path)
     out = tmp_path / "a" / "b" / "out"
@@ -54,7 +65,7 @@ def test_what_becomes_of_each_archive(archive: Archive, way: str, tmp_path: Path
         assert ended.code == 0, ended.stderr
         check_set(archive, out)
         return
-    assert ended.code in (1, 2), ended.stdout
+    assert ended.code in ((1,) if archive.says == EARLY else (1, 2)), ended.stdout
     assert not (out / "dataset.json").exists()
     message = ended.stderr.strip()
     assert len(message.splitlines()) == 1
