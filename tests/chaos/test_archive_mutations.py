@@ -6,8 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from archive_mutations import mutated_archive
 from bounded import contents
 from every_crop import seen
@@ -38,7 +36,6 @@ def outcome(seed: int, root: Path) -> str:
     return "packed"
 
 
-@pytest.mark.xfail(reason="reasons of pyarrow are several lines", strict=True)
 def test_every_damaged_archive_has_an_outcome(tmp_path: Path, whole: bool, tables: Any) -> None:
     counts: Counter[str] = Counter()
     for seed in range(WHOLE if whole else SHARE):

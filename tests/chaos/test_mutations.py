@@ -64,7 +64,6 @@ def batch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Batch(root, ended, before, contents(root, but=root / "packed"))
 
 
-@pytest.mark.xfail(reason="names of chunks come unescaped into reasons", strict=True)
 def test_every_damaged_file_has_one_outcome(batch: Batch, tables: Any) -> None:
     assert batch.ended.code == 0, batch.ended.stderr[-2000:]
     assert "Traceback" not in batch.ended.stdout + batch.ended.stderr
