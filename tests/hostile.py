@@ -1,7 +1,7 @@
 """What an attacker or an unlucky user puts into a folder, and what becomes of it.
 
-All files are made by code. `found` is the row of docs/data.md that documents an outcome; the table
-there and the lists here are held together by a test.
+All files are made by code. `found` is the row of docs/packing.md that documents an outcome; the
+table there and the lists here are held together by a test.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def cuts(kind: str, whole: Make, tenths: range) -> dict[str, Make]:
     return {f"cut-{tenth}-tenths.{kind}": later(cut, tenth) for tenth in tenths}
 
 
-PLAIN = "baseline JPEG, upright, longer side at most `--max-side`"
+PLAIN = "baseline JPEG, upright, within `--max-side` and `--quality`, or up to 128 pixels long"
+FINER = "the same of a higher quality"
 RIDERS = "the same with more inside or behind it: ICC, broken EXIF, archives, web pages"
 TURNED = "JPEG that its EXIF turns, progressive JPEG, JPEG with stray bytes, CMYK, YCCK"
 RARE = "JPEG of unusual sampling, or with pieces of an ICC profile missing"
@@ -70,6 +71,13 @@ ODD = "lossless or hierarchical JPEG"
 SCANS = "JPEG of over 1000 scans, or of so many that it would take minutes"
 
 FILES: list[Hostile] = [
+    Hostile(
+        "finer.jpg",
+        lambda: saved(photo().resize((200, 160)), "JPEG", quality=98),
+        CONVERTED,
+        FINER,
+        (200, 160),
+    ),
     *several(
         PLAIN,
         KEPT,

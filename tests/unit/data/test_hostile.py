@@ -27,7 +27,7 @@ from stoker.data.index import Dataset
 from stoker.data.listing import shown
 from stoker.data.pack import pack
 
-DOCS = Path(__file__).parents[3] / "docs" / "data.md"
+DOCS = Path(__file__).parents[3] / "docs" / "packing.md"
 PEAK_MIB = 1024
 CLASS = "train/hostile"
 
@@ -207,7 +207,7 @@ def test_all_that_is_accepted_decodes_in_training(
 
 
 def documented() -> dict[str, str]:
-    """The table of docs/data.md: what is found -> what becomes of it."""
+    """The table of docs/packing.md: what is found -> what becomes of it."""
     section = DOCS.read_text().split("## What becomes of a file")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)
     return {found: outcome for found, outcome in cells if found != "found"}
