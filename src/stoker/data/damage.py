@@ -15,8 +15,9 @@ from stoker.data import chance
 from stoker.data.index import SplitIndex
 from stoker.errors import StokerError
 
+TRIES = 1000
 MOST = 0.001
-"""The share of a set's images that may be damaged."""
+"""The share of a set's images that may be damaged: a stand-in is found within a few tries."""
 
 
 class Damage:
@@ -28,8 +29,15 @@ class Damage:
         self._lock = threading.Lock()
         self._news: deque[str] = deque()
 
-    def instead_of(self, sample: int, epoch: int, error: Exception) -> int:
-        """The sample to take in place of one that does not decode, or an error with its place."""
+    def instead_of(self, sample: int, epoch: int, error: Exception) -> Iterator[int]:
+        """Samples to take in place of one that does not decode, or an error with its place."""
+        self._note(sample, error)
+        for attempt in range(TRIES):
+            other = int(chance.hash_of("instead", sample, epoch, attempt)[0] % len(self._split))
+            if other not in self._known:
+                yield other
+
+    def _note(self, sample: int, error: Exception) -> None:
         where = f"sample {sample} no longer decodes: {self._split.place_of(sample)}: {error}"
         what_now = "the shard was changed or damaged after packing: pack again"
         if not self._substitute:
@@ -43,7 +51,6 @@ class Damage:
                     f"{len(self._known):,} of {len(self._split):,} images no longer decode, the "
                     f"latest: {where}; {what_now}"
                 ) from error
-        return int(chance.hash_of("instead", sample, epoch)[0] % len(self._split))
 
     def news(self) -> Iterator[str]:
         """What was found since the last look."""

@@ -127,7 +127,10 @@ def images_below(root: str, below: str, seen: Walk) -> list[str]:
 
 
 def remember(root: str, seen: Walk, cache: Path) -> None:
-    """Keep a walk for the next start, unless one of its folders was changed just now."""
+    """Keep a walk for the next start, unless one of its folders was changed just now, or something
+    in it may change without its folder's knowledge (rights, what a link leads to)."""
+    if any(reason.startswith(("cannot list", "not a regular file")) for _, reason in seen.ignored):
+        return
     if max(seen.folders.values()) > time.time_ns() - int(SETTLED_S * 1e9):
         return
     columns: dict[str, list[Any]] = {"split": [], "label": [], "path": []}

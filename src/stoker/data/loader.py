@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import cv2
@@ -25,6 +26,7 @@ from stoker.data.damage import Damage
 from stoker.data.decode import RENDERERS, stored_room
 from stoker.data.index import SplitIndex
 from stoker.data.order import Arrangement
+from stoker.errors import StokerError
 from stoker.faults import reach
 from stoker.fleet.local import usable_cores
 from stoker.recipe.position import Batch, cuts
@@ -179,19 +181,16 @@ class Loader:
 
     def _stand_in(self, loaded: Loaded, place: int, error: Exception) -> None:
         """Put another image, with its own label, where one no longer decodes."""
-        sample, epoch = int(loaded.samples[place]), loaded.epochs[place : place + 1]
-        while True:
-            sample = self._damage.instead_of(sample, int(epoch[0]), error)
+        epoch = loaded.epochs[place : place + 1]
+        damaged = int(loaded.samples[place])
+        for sample in self._damage.instead_of(damaged, int(epoch[0]), error):
             other = np.array([sample])
             width, height = self.split.widths[other], self.split.heights[other]
             seen = boxes(self.view, loaded.batch.image_size, other, epoch, width, height)
             box, flip, out = seen.edges[0].tolist(), bool(seen.flip[0]), loaded.images[place]
-            try:
-                self._render(
-                    self.split.bytes_of(sample), int(width[0]), int(height[0]), box, flip, out
-                )
-            except (ValueError, cv2.error) as another:
-                error = another
-                continue
-            loaded.labels[place] = self.split.labels[sample]
-            return
+            data = self.split.bytes_of(sample, stored_room(self._largest))
+            with suppress(ValueError, cv2.error):
+                self._render(data, int(width[0]), int(height[0]), box, flip, out)
+                loaded.labels[place] = self.split.labels[sample]
+                return
+        raise StokerError(f"no image found to stand in for sample {damaged}") from error

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -57,8 +59,8 @@ class Stream:
     """What comes, a few images at a time; what was passed over is noted on the way."""
     arranged: Callable[[pa.Table, Ignored, float], Listing[int]]
     """Splits and classes, told from the rows that were staged."""
-    stamp: list[int] | None
-    """Size and time of the file that it comes from, if there is one."""
+    stamp: list[Any] | None
+    """What tells the file that it comes from and the way it is read, if there is one."""
 
 
 def open_source(
@@ -70,11 +72,11 @@ def open_source(
         if sys.stdin is None or sys.stdin.isatty():
             raise BadRequest("nothing is piped in: curl ... | stoker pack - OUT")
         return archive("standard input", None)
-    files = table_files(path)
+    known = remembered(source, cache)
+    files = () if known else table_files(path)
     if files:
         return table_source(open_table(files, columns), source, val_share)
     if path.is_dir():
-        known = remembered(source, cache)
         seen = known or walk(source)
         listing = list_folder(source, val_share, seen)
         return OnDisk(source, listing, lambda: None if known else remember(source, seen, cache))
@@ -86,9 +88,10 @@ def open_source(
     )
 
 
-def stamp_of(path: Path) -> list[int]:
+def stamp_of(path: Path, columns: dict[str, str]) -> list[Any]:
     facts = path.stat()
-    return [facts.st_size, facts.st_mtime_ns]
+    name = os.fsencode(path.resolve()).hex()
+    return [name, facts.st_size, facts.st_mtime_ns, sorted(columns.items())]
 
 
 def archive(name: str, path: Path | None) -> Stream:
@@ -102,10 +105,10 @@ def archive(name: str, path: Path | None) -> Stream:
                 yield from in_chunks(images_in(file, name, ignored))
 
     def arranged(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
-        names = staged.column("path").to_pylist()
+        names = [os.fsdecode(name) for name in staged.column("name").to_pylist()]
         latest = {path: row for row, path in enumerate(names)}
         again = [row for row, path in enumerate(names) if latest[path] != row]
-        ignored.extend((names[row], "again later in the archive") for row in again)
+        ignored.extend((shown(names[row]), "again later in the archive") for row in again)
         kept = sorted(latest.values())
         found = by_layout([names[row] for row in kept], ignored)
         in_place = {
@@ -118,19 +121,19 @@ def archive(name: str, path: Path | None) -> Stream:
             )
         return arrange(name, in_place, ignored, val_share)
 
-    return Stream(name, chunks, arranged, stamp_of(path) if path else None)
+    return Stream(name, chunks, arranged, stamp_of(path, {}) if path else None)
 
 
 def table_source(table: Table, source: str, val_share: float) -> OnDisk | Stream:
     """Rows with image bytes or URLs are a stream; rows with paths are files."""
     name = shown(source)
-    stamp = stamp_of(table.files[0]) if len(table.files) == 1 else None
+    stamp = stamp_of(table.files[0], table.columns) if len(table.files) == 1 else None
 
     def arranged(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
         found: Found[int] = {}
         columns = staged.select(["class_name", "split_name"]).to_pydict()
         for row, (label, split) in enumerate(zip(*columns.values(), strict=True)):
-            found.setdefault(split, {}).setdefault(label, []).append(row)
+            found.setdefault(split, {}).setdefault(os.fsdecode(label), []).append(row)
         return arrange_table(name, found, ignored, val_share, table.classes)
 
     if table.holds_bytes:

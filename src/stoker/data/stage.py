@@ -35,8 +35,15 @@ CHUNK_IMAGES = 256
 CHUNK_BYTES = 16 << 20
 """A chunk ends at whichever comes first: it travels to its worker through memory."""
 STAGED = pa.schema(
-    [*ROW, ("class_name", pa.string()), ("split_name", pa.string()), ("again", pa.bool_())]
+    [
+        *ROW,
+        ("name", pa.binary()),
+        ("class_name", pa.binary()),
+        ("split_name", pa.string()),
+        ("again", pa.bool_()),
+    ]
 )
+"""A row with what only the arrangement needs; names are bytes, as they came."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,9 @@ class Carried:
                 row, kept = process(item.data, storage, alone)
             except Rejected as why:
                 row, kept = {"reason": str(why)}, b""
-            row |= {"class_name": item.label, "split_name": item.split, "again": item.again}
+            label = None if item.label is None else os.fsencode(item.label)
+            row |= {"class_name": label, "split_name": item.split, "again": item.again}
+            row["name"] = os.fsencode(item.name)
             yield row | {"path": shown(item.name)}, kept
 
     def unchanged(self, table: pa.Table) -> bool:

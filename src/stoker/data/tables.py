@@ -70,7 +70,7 @@ def open_table(files: tuple[Path, ...], chosen: dict[str, str]) -> Table:
         schema = parquet(first).schema_arrow
         names, classes = schema.names, own_classes(schema)
     else:
-        names, schema, classes = next(csv_rows(first), []), None, {}
+        names, schema, classes = header_of(first), None, {}
     columns = {}
     for role, usual in KNOWN.items():
         name = chosen.get(role) or next((n for u in usual for n in names if n.lower() == u), "")
@@ -119,7 +119,9 @@ def rows(table: Table, ignored: Ignored) -> Iterator[Item]:
             name, data, reason = told(image, table.holds_bytes, f"{file.name}/{number:08d}")
             class_name = label_name(label, table.classes)
             known = own_split or "train" if split is None else split_of(str(split))
-            if class_name is None:
+            if reason and not table.holds_bytes:
+                ignored.append((shown(name), "row without an image"))
+            elif class_name is None:
                 ignored.append((shown(name), "row without a label"))
             elif known is None:
                 ignored.append((shown(name), "not a split: expected train, val or test"))
@@ -145,6 +147,13 @@ def records(file: Path, table: Table) -> Iterator[tuple[Any, Any, Any]]:
                 values = [row[name] for name in names]
                 yield values[0], values[1], values[2] if len(values) > 2 else None
     except (OSError, pa.ArrowException, ValueError, csv.Error) as error:
+        raise StokerError(f"{shown(str(file))} cannot be read: {one_reason(error)}") from error
+
+
+def header_of(file: Path) -> list[str]:
+    try:
+        return next(csv_rows(file), [])
+    except (OSError, csv.Error) as error:
         raise StokerError(f"{shown(str(file))} cannot be read: {one_reason(error)}") from error
 
 
