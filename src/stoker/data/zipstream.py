@@ -51,6 +51,13 @@ class Stream:
         self.went_in += len(piece)
         return piece
 
+    def some_or_none(self, most: int) -> bytes:
+        """The same, or nothing at the end."""
+        try:
+            return self.some(most)
+        except EOFError:
+            return b""
+
     def exactly(self, size: int) -> bytes:
         pieces = []
         while size:
@@ -91,8 +98,12 @@ class Unzipped:
 
     @property
     def name(self) -> str:
-        text = "utf-8" if self.flags & UTF8 else "cp437"
-        return self.raw_name.decode(text, "surrogateescape")
+        """UTF-8 where it is said, or where it can be nothing else: most writers do not say it."""
+        try:
+            return self.raw_name.decode("utf-8")
+        except UnicodeDecodeError:
+            text = "utf-8" if self.flags & UTF8 else "cp437"
+            return self.raw_name.decode(text, "surrogateescape")
 
     def read(self, largest: int) -> tuple[bytes | None, str | None]:
         """The member's bytes, or why there are none."""
@@ -122,7 +133,9 @@ class Unzipped:
         return self._pieces
 
     def _uncompressed(self) -> Iterator[bytes]:
-        if self.method == STORED:
+        if self.method == STORED and not self.sized:
+            yield from self._up_to_descriptor()
+        elif self.method == STORED:
             while self.packed:
                 yield self._take(PIECE)
         else:
@@ -152,6 +165,32 @@ class Unzipped:
             if self.packed is not None:
                 self.packed += len(inflate.unused_data)
 
+    def _up_to_descriptor(self) -> Iterator[bytes]:
+        """Stored data of unknown size ends where a descriptor tells the sum and size of all that
+        came before it."""
+        held, checksum, size = b"", 0, 0
+        while True:
+            held += self.stream.some(PIECE)
+            place = held.find(DESCRIPTOR)
+            while place >= 0:
+                while len(held) < place + 24:
+                    more = self.stream.some_or_none(24)
+                    if not more:
+                        break
+                    held += more
+                told = held[place + 4 : place + (24 if self.wide else 16)]
+                before = zlib.crc32(held[:place], checksum).to_bytes(4, "little")
+                length = (size + place).to_bytes(8 if self.wide else 4, "little")
+                if told == before + length + length:
+                    self.stream.put_back(held[place:])
+                    yield held[:place]
+                    return
+                place = held.find(DESCRIPTOR, place + 1)
+            done = held[:-3]
+            held = held[-3:]
+            checksum, size = zlib.crc32(done, checksum), size + len(done)
+            yield done
+
     def _follow(self) -> None:
         """Read the sizes and the checksum that a streamed member has behind its data."""
         if self.packed:
@@ -159,8 +198,6 @@ class Unzipped:
         self.packed, self.followed = 0, True
         if self.flags & STREAMED:
             first = self.stream.exactly(4)
-            if self.method == STORED and not self.sized and first != DESCRIPTOR:
-                raise BadZipFile(f"'{self.name}' does not say where it ends")
             checksum = self.stream.exactly(4) if first == DESCRIPTOR else first
             self.checksum = int.from_bytes(checksum, "little")
             self.stream.skip(16 if self.wide else 8)
@@ -171,7 +208,7 @@ class Unzipped:
             return
         if self.packed is not None:
             self._follow()
-        elif self.flags & ENCRYPTED or self.method != DEFLATED:
+        elif self.flags & ENCRYPTED or self.method not in (STORED, DEFLATED):
             raise BadZipFile(f"'{self.name}' does not say where it ends")
         else:
             for _ in self.pieces():
@@ -232,5 +269,4 @@ def local_header(stream: Stream) -> Unzipped:
                 packed = int.from_bytes(large[skipped : skipped + 8], "little")
         extra = extra[4 + size :]
     sized = not flags & STREAMED or bool(packed)
-    known = packed if sized else (0 if method == STORED else None)
-    return Unzipped(raw, flags, method, checksum, known, sized, wide, stream)
+    return Unzipped(raw, flags, method, checksum, packed if sized else None, sized, wide, stream)
