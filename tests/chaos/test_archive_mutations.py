@@ -14,7 +14,7 @@ from stoker.data.index import Dataset
 from stoker.data.pack import pack
 from stoker.errors import StokerError
 
-SHARE, WHOLE = 250, 5000
+SHARE, WHOLE = 1500, 10_000
 
 
 def outcome(seed: int, root: Path) -> str:
