@@ -249,3 +249,11 @@ def forged_table(more: int, at: int = 32) -> bytes:
     data = encode_jpeg(np.asarray(photo(200, 200)), 85)
     right = struct.unpack_from(">I", data, at)[0]
     return patched(data, at, struct.pack(">I", right + more))
+
+
+def empty_scans(count: int) -> bytes:
+    """A baseline JPEG with scan upon scan of its first component and no data in any: ten bytes
+    each, and each costs a pass over all blocks."""
+    data = jpeg()
+    start = next(start for marker, start, _ in segments(data) if marker == SOS)
+    return data[:start] + segment(SOS, b"\x01\x01\0\0\x3f\0") * count + EOI
