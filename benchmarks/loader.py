@@ -1,155 +1,122 @@
-"""Our loader against torch DataLoader + ImageFolder + PIL: images per CPU-second.
+"""Our loader against others, each in an environment of its own: images per CPU-second.
 
-    python benchmarks/loader.py IMAGES [--rounds 5] [--size 224]
+    python benchmarks/loader.py IMAGES [--rounds 7] [--peers a,b] [--variants a,b] [--json FILE]
+    python benchmarks/loader.py IMAGES --cold        our loader alone, from disk and from memory
+    python benchmarks/loader.py --quick              a minute's trial on synthetic images
 
-IMAGES is a folder of photographs, or a tar of them, in one class or many. They are packed with the
-longer side at 500 pixels; the peer reads the very same JPEG bytes as files. Both give uint8 batches
-of RandomResizedCrop(0.08..1) + flip, on as many threads or workers as there are cores. Rounds are
-interleaved; CPU time counts user and system time of all threads and workers.
+IMAGES is a folder of photographs, or a tar of them. Every peer reads the very same stored bytes,
+uses as many threads or workers as there are cores, and gives batches of the same shape. Rounds take
+turns; a ratio is made within a round. Peers are listed in `peers/peers.toml`, variants in
+`compare/sets.py`; a peer that cannot be installed or fails is a row with its reason.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
-import statistics
-import tarfile
+import sys
 import tempfile
-import time
-from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import torch
-from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
-
-from stoker.data.crops import View
-from stoker.data.index import Dataset
-from stoker.data.listing import IMAGE_SUFFIXES
-from stoker.data.loader import Loader
-from stoker.data.order import Order
-from stoker.data.pack import pack
+from compare import cold
+from compare.environments import TABLE
+from compare.report import machine, machine_line, raw, table, versions
+from compare.rounds import Row, take_turns
+from compare.sets import RAW_EPOCHS, RAW_IMAGES, VARIANTS, Variant, class_folder, stored, synthetic
+from peers.protocol import Job
 from stoker.fleet.local import usable_cores
-from stoker.recipe.position import Timeline
-from stoker.recipe.recipe import Recipe
 
 BATCH = 250
+QUICK = {
+    "variants": ["500-training", "raw-32"],
+    "peers": ["reference", "bare", "copy", "stoker"],
+    "images": 100,
+    "batch": 50,
+}
 
 
-def cpu_s() -> float:
-    """User and system time of this process and of children that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(use.ru_utime + use.ru_stime for use in used)
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
-def class_folder(images: Path, place: Path) -> Path:
-    """All photographs below a folder, or in a tar, as one class folder."""
-    if images.is_file():
-        with tarfile.open(images) as archive:
-            archive.extractall(place / "photographs", filter="data")
-        images = place / "photographs"
-    one = place / "folder" / "train" / "all"
-    one.mkdir(parents=True)
-    found = sorted(p for p in images.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-    for number, path in enumerate(found):
-        (one / f"{number:06d}.jpg").symlink_to(path.resolve())
-    return place / "folder"
+def names(given: str, known: dict[str, Any], what: str) -> list[str]:
+    chosen = [name for name in given.split(",") if name]
+    for name in chosen:
+        if name not in known:
+            raise SystemExit(f"no {what} is called '{name}': take some of {', '.join(known)}")
+    return [name for name in known if name in chosen] or list(known)
 
 
-def as_files(packed: Path, place: Path) -> Path:
-    """The stored JPEGs of a packed set as an ImageFolder."""
-    one = place / "files" / "all"
-    one.mkdir(parents=True)
-    for shard in sorted((packed / "train").glob("*.tar")):
-        with tarfile.open(shard) as archive:
-            for member in archive:
-                if member.name.endswith(".jpg"):
-                    stored = archive.extractfile(member)
-                    assert stored is not None
-                    (one / member.name).write_bytes(stored.read())
-    return place / "files"
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("images", type=Path, nargs="?", help="folder or tar of photographs")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--peers", default="", help=", ".join(TABLE["peers"]))
+    parser.add_argument("--variants", default="", help=", ".join(VARIANTS))
+    parser.add_argument("--environments", type=Path, default=Path(".benchmark-environments"))
+    parser.add_argument("--json", type=Path, help="where the raw rounds go")
+    parser.add_argument("--cold", action="store_true", help="our loader from disk and from memory")
+    parser.add_argument("--quick", action="store_true", help="a short trial, nothing installed")
+    given = parser.parse_args()
+    if given.images is None and not given.quick:
+        parser.error("name a folder or tar of photographs, or --quick")
+    given.peers = names(given.peers, TABLE["peers"], "peer")
+    given.variants = names(given.variants, VARIANTS, "variant")
+    given.batch, given.raw_images = BATCH, RAW_IMAGES
+    if given.quick:
+        given.peers, given.variants = QUICK["peers"], QUICK["variants"]
+        given.rounds, given.batch, given.raw_images = 1, QUICK["batch"], 500
+        given.environments = None
+    return given
 
 
-def ours(packed: Path, size: int, rounds: int) -> Callable[[], int]:
-    split = Dataset(packed).split("train")
-    order = Order(split.shard_sizes, "benchmark", seed=0)
-    view = View(crop="resized", crop_scale=0.08, hflip=True)
-    recipe = Recipe(epochs=rounds + 1, batch_size=BATCH, image_size=size)
-    plan = Timeline.of(recipe, len(split)).batches()
-    loader = Loader(split, order, view)
-
-    def epoch() -> int:
-        # A plan of its own a round: nothing is made ahead in somebody else's time.
-        each = list(islice(plan, len(split) // BATCH))
-        return sum(len(loaded.images) for loaded in loader.batches(each))
-
-    return epoch
-
-
-def torch_loader(files: Path, size: int) -> Callable[[], int]:
-    transform = v2.Compose(
-        [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()]
-    )
-    dataset = ImageFolder(str(files), transform)
-
-    def epoch() -> int:
-        # Workers are started and joined within the round, so that their time is counted; the
-        # start itself is a fork and costs little.
-        loader = torch.utils.data.DataLoader(
-            dataset, BATCH, shuffle=True, num_workers=usable_cores(), drop_last=True
-        )
-        return sum(len(images) for images, _ in loader)
-
-    return epoch
-
-
-def timed(epoch: Callable[[], int]) -> tuple[float, float]:
-    """Images per CPU-second and per second."""
-    wall, cpu = time.perf_counter(), cpu_s()
-    images = epoch()
-    return images / (cpu_s() - cpu), images / (time.perf_counter() - wall)
+def compare(variant: Variant, folder: Path, place: Path, given: argparse.Namespace) -> list[Row]:
+    """All peers that can read a variant's set, measured in turns."""
+    have = stored(variant, folder, place, given.raw_images)
+    rows = [Row(name) for name in given.peers if variant.kind in TABLE["peers"][name]["kinds"]]
+    with tempfile.TemporaryDirectory(dir=place) as own:
+        jobs = {
+            row.name: Job(
+                files=str(have.files),
+                packed=str(have.packed),
+                place=f"{own}/{row.name}",
+                training=variant.training,
+                batch=min(given.batch, have.images),
+                size=variant.size,
+                cores=usable_cores(),
+                epochs=RAW_EPOCHS[variant.size] if variant.raw else 1,
+                shows=tuple(TABLE["peers"][row.name]["shows"]),
+            )
+            for row in rows
+        }
+        take_turns(rows, jobs, given.rounds, given.environments, say)
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("images", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--size", type=int, default=224)
-    given = parser.parse_args()
+    given = arguments()
+    found: dict[str, Any] = {"machine": machine(), "batch": given.batch, "variants": {}}
+    print(machine_line(found["machine"]) + "\n", flush=True)
+    every: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        packed = pack(class_folder(given.images, place), place / "packed", val_share=0)
-        runners = {
-            "torch DataLoader, ImageFolder, PIL, uint8": torch_loader(
-                as_files(packed, place), given.size
-            ),
-            "stoker": ours(packed, given.size, given.rounds),
-        }
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in runners}
-        for number in range(given.rounds + 1):
-            for name, epoch in runners.items():
-                rates = timed(epoch)
-                if number:  # the first round warms caches
-                    found[name].append(rates)
-        reference = found["torch DataLoader, ImageFolder, PIL, uint8"]
-        table = {
-            name: {
-                "images_per_cpu_s": round(statistics.median(r[0] for r in rates), 1),
-                "spread": [round(min(r[0] for r in rates), 1), round(max(r[0] for r in rates), 1)],
-                "images_per_s": round(statistics.median(r[1] for r in rates), 1),
-                "ratio": round(
-                    statistics.median(
-                        np.array([r[0] for r in rates]) / np.array([r[0] for r in reference])
-                    ),
-                    3,
-                ),
-            }
-            for name, rates in found.items()
-        }
-        print(json.dumps(table, indent=1))
+        images = given.images or synthetic(place / "synthetic", QUICK["images"])
+        folder = class_folder(images, place)
+        if given.cold:
+            found["cold"] = cold.measure(folder, place, given.rounds, say)
+            print("\n".join(cold.table(found["cold"])))
+        for chosen in [] if given.cold else given.variants:
+            say(f"== {chosen}")
+            variant = VARIANTS[chosen]
+            rows = compare(variant, folder, place, given)
+            every += rows
+            found["variants"][chosen] = raw(variant, rows)
+            print("\n".join(table(variant, rows)), flush=True)
+        if every:
+            print("\n".join(versions(every)))
+        if given.json:
+            given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,143 @@
+"""Peers as processes, and rounds that take turns.
+
+Invariants: round n of every peer is over before round n + 1 of any begins, so that all see the same
+machine; a peer that fails is left out from then on and keeps its reason; all processes that were
+started are ended, with their own workers, whatever happens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compare.environments import PEERS, TABLE, CannotInstall, interpreter
+from peers.protocol import Job
+
+PREPARE_S = 600
+ROUND_S = 300
+
+
+class Failed(Exception):
+    """Why a peer gave no answer, in one line."""
+
+
+@dataclass
+class Row:
+    """What became of one peer."""
+
+    name: str
+    rounds: list[dict[str, float]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    failed: str = ""
+
+    @property
+    def title(self) -> str:
+        return str(TABLE["peers"][self.name]["title"])
+
+
+class Process:
+    """One peer, started and prepared."""
+
+    def __init__(self, python: Path, name: str, job: Job, log: Path) -> None:
+        paths = [str(PEERS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.log = log
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [str(python), "-P", "-m", f"peers.{name}", json.dumps(asdict(job))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"},
+                start_new_session=True,
+            )
+
+    def answer(self, patience_s: float) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], patience_s)[0]:
+            raise Failed(f"no answer within {patience_s} s")
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+            raise Failed((lines or [f"ended with code {self.process.returncode}"])[-1])
+        found: dict[str, Any] = json.loads(line)
+        if "failed" in found:
+            raise Failed(found["failed"])
+        return found
+
+    def round(self) -> dict[str, float]:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # the answer tells why
+            self.process.stdin.write(b"round\n")
+            self.process.stdin.flush()
+        return self.answer(ROUND_S)
+
+    def close(self) -> None:
+        """Let it end by itself first: some peers have shared memory to take away."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(15)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def start(row: Row, job: Job, environments: Path | None) -> Process | None:
+    """A peer ready for its rounds; none, and a reason in its row, where it cannot be."""
+    place = Path(job.place)
+    place.mkdir(parents=True)
+    process = None
+    try:
+        name = TABLE["peers"][row.name].get("environment")
+        own = environments is not None and name is not None
+        python = interpreter(name, environments) if own else Path(sys.executable)
+        process = Process(python, row.name, job, place.with_suffix(".log"))
+        row.versions = process.answer(PREPARE_S)["versions"]
+        return process
+    except (CannotInstall, Failed) as error:
+        row.failed = str(error)
+        if process is not None:
+            process.close()
+        return None
+
+
+def take_turns(
+    rows: list[Row],
+    jobs: dict[str, Job],
+    rounds: int,
+    environments: Path | None,
+    say: Callable[[str], None],
+) -> None:
+    """Fill the rows: one round to warm up, which is dropped, and `rounds` that count."""
+    running: dict[str, Process] = {}
+    try:
+        for row in rows:
+            say(f"preparing {row.name}")
+            if process := start(row, jobs[row.name], environments):
+                running[row.name] = process
+        for number in range(rounds + 1):
+            for row in rows:
+                if row.name not in running:
+                    continue
+                try:
+                    found = running[row.name].round()
+                    if number:
+                        row.rounds.append(found)
+                except Failed as error:
+                    row.failed = str(error)
+                    running.pop(row.name).close()
+            say(f"round {number} of {rounds} is over")
+    finally:
+        for process in running.values():
+            process.close()

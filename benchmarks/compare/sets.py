@@ -1,0 +1,152 @@
+"""What is loaded: the variants, and the sets that they read.
+
+Invariants: a set is packed by `stoker.data.pack` once; what the peers get are the very bytes of its
+shards, as files, in the order of its index.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from stoker.data.index import Dataset
+from stoker.data.pack import pack
+from stoker.data.shard import Storage
+from stoker.data.sources import IMAGE_SUFFIXES
+
+RAW_IMAGES = 20_000
+RAW_EPOCHS = {64: 6, 32: 12}
+"""Epochs of a round: enough for more than a second."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One table: a way of storing and a transform."""
+
+    title: str
+    storage: Storage
+    training: bool
+    size: int
+    reference: str
+    """The peer of ratio 1."""
+    limit: str
+    """The peer that ours can at best equal."""
+
+    @property
+    def raw(self) -> bool:
+        return self.storage.codec == "raw"
+
+    @property
+    def kind(self) -> str:
+        return self.storage.codec
+
+
+def photographs(stored: str, max_side: int, training: bool) -> Variant:
+    transform = "RandomResizedCrop(224) + flip" if training else "shorter side 256, centre 224"
+    title = f"{stored}; {'training' if training else 'validation'}: {transform}"
+    return Variant(title, Storage(max_side=max_side), training, 224, "reference", "bare")
+
+
+def small(side: int) -> Variant:
+    title = f"raw, {side} px; training: shift of up to 4 px + flip"
+    return Variant(title, Storage("raw", max_side=side), True, side, "copy", "copy")
+
+
+VARIANTS = {
+    "originals-training": photographs("originals", 0, True),
+    "originals-validation": photographs("originals", 0, False),
+    "500-training": photographs("longer side 500, quality 90", 500, True),
+    "500-validation": photographs("longer side 500, quality 90", 500, False),
+    "raw-64": small(64),
+    "raw-32": small(32),
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A set as it lies on disk: packed, and as files for the peers."""
+
+    packed: Path
+    files: Path
+    images: int
+
+
+def class_folder(images: Path, place: Path) -> Path:
+    """All photographs below a folder, or in a tar, as one class folder."""
+    if images.is_file():
+        with tarfile.open(images) as archive:
+            archive.extractall(place / "photographs", filter="data")
+        images = place / "photographs"
+    one = place / "folder" / "train" / "all"
+    one.mkdir(parents=True)
+    found = sorted(p for p in images.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    for number, path in enumerate(found):
+        (one / f"{number:06d}{path.suffix.lower()}").symlink_to(path.resolve())
+    return place / "folder"
+
+
+def synthetic(place: Path, images: int) -> Path:
+    """Photographs that are none: smooth colours and some noise, 500 x 375."""
+    place.mkdir()
+    random = np.random.default_rng(0)
+    for number in range(images):
+        coarse = random.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        pixels = cv2.resize(coarse, (500, 375), interpolation=cv2.INTER_CUBIC).astype(np.int16)
+        pixels += random.integers(-12, 13, pixels.shape, dtype=np.int16)
+        image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+        image.save(place / f"{number:06d}.jpg", quality=90)
+    return place
+
+
+def tiles(folder: Path, place: Path, side: int, number: int) -> Path:
+    """Square parts of the photographs, shrunk to `side` pixels: a set of small images."""
+    one = place / "train" / "all"
+    one.mkdir(parents=True)
+    paths = sorted((folder / "train" / "all").iterdir())
+    random = np.random.default_rng(0)
+    shares = np.array_split(np.arange(number), len(paths))
+    for path, share in zip(paths, shares, strict=True):
+        with Image.open(path) as opened:
+            pixels = np.asarray(opened.convert("RGB"))
+        for tile in share:
+            edge = int(min(pixels.shape[:2]) * random.uniform(0.4, 1))
+            top, left = (random.integers(0, length - edge + 1) for length in pixels.shape[:2])
+            cut = pixels[top : top + edge, left : left + edge]
+            shrunk = cv2.resize(cut, (side, side), interpolation=cv2.INTER_AREA)
+            cv2.imwrite(str(one / f"{tile:06d}.bmp"), shrunk[..., ::-1])
+    return place
+
+
+def stored(variant: Variant, folder: Path, place: Path, raw_images: int = RAW_IMAGES) -> Stored:
+    """The set of a variant below `place`, made if another variant has not made it."""
+    name = f"{variant.kind}-{variant.storage.max_side}"
+    packed, files = place / f"{name}-packed", place / f"{name}-files"
+    source = folder
+    if variant.raw and not files.exists():
+        source = tiles(folder, place / f"{name}-tiles", variant.size, raw_images)
+    if not files.exists():
+        pack(source, packed, storage=variant.storage, val_share=0)
+        as_files(packed, files)
+    return Stored(packed, files, Dataset(packed).images("train"))
+
+
+def as_files(packed: Path, files: Path) -> None:
+    """JPEGs as an ImageFolder; raw pixels as one array."""
+    split = Dataset(packed).split("train")
+    one = files / "all"
+    one.mkdir(parents=True)
+    if split.codec == "jpeg":
+        for number in range(len(split)):
+            (one / f"{number:06d}.jpg").write_bytes(split.bytes_of(number))
+        return
+    sides = (int(split.heights[0]), int(split.widths[0]), 3)
+    pixels = np.empty((len(split), *sides), np.uint8)
+    for number in range(len(split)):
+        data = np.frombuffer(split.bytes_of(number), np.uint8)
+        pixels[number] = data[-pixels[number].size :].reshape(sides)
+    np.save(files / "pixels.npy", pixels)
