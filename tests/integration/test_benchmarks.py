@@ -1,16 +1,81 @@
-"""Measuring, logging and checkpointing cost our loop next to nothing."""
+"""The benchmarks run, count rightly, and our loop costs next to nothing."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FLAGS = "--model resnet9_w16 --image-size 48 --batch-size 64 --steps 80 --checkpoint-every 5"
+BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ninput()"
+
+
+def compare_loaders(*flags: str, **variables: str) -> str:
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / "loader.py"), *flags],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        env=os.environ | variables,
+    ).stdout
+
+
+def test_a_quick_comparison_of_loaders_has_its_rows(tmp_path: Path) -> None:
+    printed = compare_loaders("--quick", "--json", str(tmp_path / "rounds.json"))
+    for begins in ("| torch DataLoader, PIL, uint8", "| bare: threads", "| bare: memory copy"):
+        assert f"\n{begins}" in printed, printed
+    assert printed.count("\n| Stoker | ") == 2, printed
+    variants = json.loads((tmp_path / "rounds.json").read_text())["variants"]
+    ours = variants["500-training"]["stoker"]
+    assert ours["rounds"][0]["images"] == 100
+    # Wide on purpose: a sane number on any machine, not a promise of speed.
+    assert 0.1 < ours["ratio_to_limit"][0] < 10, ours
+    assert 0 < variants["raw-32"]["stoker"]["ratio_to_limit"][0] < 10
+
+
+def test_a_quick_look_at_cold_and_warm_has_its_rows() -> None:
+    printed = compare_loaders("--quick", "--cold")
+    for row in ("read, cold", "read, warm", "load, cold", "load, warm"):
+        assert printed.count(f"| {row} |") == 2, printed
+
+
+def test_a_peer_that_cannot_be_installed_is_a_row(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for number in range(4):
+        Image.new("RGB", (64, 48), (number, 2, 3)).save(images / f"{number}.jpg")
+    printed = compare_loaders(
+        *(str(images), "--peers", "dali,bare", "--variants", "500-validation", "--rounds", "1"),
+        *("--environments", str(tmp_path / "environments")),
+        PIP_NO_INDEX="1",
+        PIP_FIND_LINKS="",
+        PIP_CONFIG_FILE=os.devnull,
+    )
+    assert "\n| DALI, CPU | not measured: " in printed, printed
+    assert "\n| bare: threads, simplejpeg, cv2 (our limit) | " in printed, printed
+    assert printed.count("not measured") == 1, printed
+
+
+def test_the_time_of_a_worker_that_lives_on_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from peers.protocol import cpu_s
+
+    before = cpu_s()
+    with subprocess.Popen(
+        [sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None and worker.stdout.readline() == "done\n"
+        living = cpu_s() - before
+        worker.communicate("\n")
+    assert living > 0.25
+    assert cpu_s() - before >= living - 0.02  # one that has ended still counts
 
 
 @pytest.mark.slow
