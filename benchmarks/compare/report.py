@@ -70,8 +70,9 @@ def table(variant: Variant, rows: list[Row]) -> list[str]:
             lines.append(f"| {row.title} | not measured: {row.failed.replace('|', '/')} | | | |")
             continue
         to_limit = ratios(row, known.get(variant.limit))
-        limit = f"{statistics.median(to_limit):.2f}" if to_limit else "-"
-        ratio = spread(ratios(row, known.get(variant.reference)), 2)
+        digits = 3 if variant.raw else 2
+        limit = f"{statistics.median(to_limit):.{digits}f}" if to_limit else "-"
+        ratio = spread(ratios(row, known.get(variant.reference)), digits)
         rate = f"{statistics.median(per_s(row)):.0f}"
         lines.append(f"| {row.title} | {spread(per_cpu_s(row), 0)} | {rate} | {ratio} | {limit} |")
     return [*lines, ""]

@@ -49,6 +49,14 @@ class Process:
 
     def __init__(self, python: Path, name: str, job: Job, log: Path) -> None:
         paths = [str(PEERS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        # Locks and caches that a package leaves behind are taken away with our own folder.
+        left_behind = log.with_suffix(".tmp")
+        left_behind.mkdir()
+        variables = {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONWARNINGS": "ignore",
+            "TMPDIR": str(left_behind),
+        }
         self.log = log
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -56,7 +64,7 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"},
+                env=os.environ | variables,
                 start_new_session=True,
             )
 
