@@ -35,7 +35,7 @@ from stoker.data.jpeg import encode_jpeg
 from stoker.data.loader import Loader
 from stoker.data.order import Order
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
+from stoker.data.encode import Storage
 from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import Recipe
 

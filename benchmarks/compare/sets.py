@@ -16,8 +16,8 @@ from PIL import Image
 
 from stoker.data.index import Dataset
 from stoker.data.pack import pack
-from stoker.data.shard import Storage
-from stoker.data.sources import IMAGE_SUFFIXES
+from stoker.data.encode import Storage
+from stoker.data.listing import IMAGE_SUFFIXES
 
 RAW_IMAGES = 20_000
 RAW_EPOCHS = {64: 6, 32: 12}
