@@ -82,7 +82,10 @@ def with_path(*folders: Path) -> dict[str, str]:
 
 
 def test_its_own_tests_pass_and_none_is_skipped(extra: Path) -> None:
-    tests = [f"tests/unit/data/test_{name}.py" for name in ("region", "restart", "decode")]
+    tests = [
+        f"tests/unit/data/test_{name}.py"
+        for name in ("region_extra", "region", "restart", "decode")
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(
         command, cwd=ROOT, env=with_path(extra), capture_output=True, text=True, check=False

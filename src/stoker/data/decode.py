@@ -5,7 +5,7 @@ the decoder while they still cover the box, then resized bilinearly; what is sti
 (raw pixels) is averaged over areas instead, so that nothing is skipped.
 
 Of a JPEG only what the box needs is decoded, as far as its markers (`restart`) and the compiled
-extra (`extensions/region`) allow. The pixels are the same, with and without either.
+extra (`region`) allow. The pixels are the same, with and without either.
 """
 
 from __future__ import annotations
@@ -19,12 +19,8 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from stoker.data.crops import dct_scale
+from stoker.data.region import WIDEST, decode_region
 from stoker.data.restart import Buffer, cut_rows
-
-try:
-    from stoker_region import WIDEST, decode_region
-except ImportError:
-    WIDEST, decode_region = 0, None
 
 Pixels = NDArray[np.uint8]
 Render = Callable[[memoryview, int, int, list[int], bool, Pixels], None]
