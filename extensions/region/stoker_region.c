@@ -115,6 +115,9 @@ static Outcome decode(const unsigned char *data, size_t size, Region *region,
                       unsigned char *out, size_t room, Errors *errors) {
   struct jpeg_decompress_struct info;
   Outcome outcome;
+  /* Rows below the region are not read: a file that was cut off there is left to the full decode,
+   * which refuses it. Looked at here, without the lock: mapped bytes may wait for a disk. */
+  if (data[size - 2] != 0xFF || data[size - 1] != JPEG_EOI) return NOT_HANDLED;
   memset(&info, 0, sizeof info); /* so that it may be destroyed wherever its creation failed */
   info.err = jpeg_std_error(&errors->public);
   errors->public.error_exit = leave;
@@ -173,12 +176,13 @@ static PyObject *decode_region(PyObject *module, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"decode_region", decode_region, METH_VARARGS,
-     "decode_region(data, width, height, left, top, right, bottom, scale, out) -> (across, indent)\n\n"
+     "decode_region(data, width, height, left, top, right, bottom, scale, out)\n"
+     "-> (across, indent) or None\n\n"
      "Write the rows top to bottom of a JPEG, shrunk by scale (1, 2, 4, 8), as RGB to out. A row\n"
      "holds `across` pixels, of which the first `indent` lie left of the region: libjpeg makes\n"
      "whole blocks, and what it makes outside the region is not exact. The region is in pixels of\n"
-     "the shrunk image; width and height are the stored image's. Room for WIDEST more pixels a row\n"
-     "is always enough. None: this kind of JPEG is not handled, decode it in full."},
+     "the shrunk image; width and height are the stored image's. Room for WIDEST more pixels a\n"
+     "row is always enough. None: cut off, or a kind that is not handled: decode it in full."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -4,8 +4,9 @@ One filter everywhere (training, evaluation, prediction): JPEGs are shrunk by a 
 the decoder while they still cover the box, then resized bilinearly; what is still twice as large
 (raw pixels) is averaged over areas instead, so that nothing is skipped.
 
-Of a JPEG only what the box needs is decoded, as far as its markers (`restart`) and the compiled
-extra (`region`) allow. The pixels are the same, with and without either.
+Of a JPEG only what the box needs is decoded: by the compiled extra (`region`), else as far as its
+markers allow (`restart`). The pixels are the same, with and without either. Mapped bytes are only
+touched where the interpreter lock is not held: the first touch may wait for a disk.
 """
 
 from __future__ import annotations
@@ -20,14 +21,11 @@ from numpy.typing import NDArray
 
 from stoker.data.crops import dct_scale
 from stoker.data.region import WIDEST, decode_region
-from stoker.data.restart import Buffer, cut_rows
+from stoker.data.restart import cut_rows
 
 Pixels = NDArray[np.uint8]
 Render = Callable[[memoryview, int, int, list[int], bool, Pixels], None]
 """(bytes, stored width, stored height, box, flip, place in the batch)"""
-
-EOI = b"\xff\xd9"
-"""How a whole JPEG ends."""
 
 _scratch = threading.local()
 
@@ -37,26 +35,28 @@ def render_jpeg(
 ) -> None:
     left, top, right, bottom = box
     scale = dct_scale(right - left, bottom - top, out.shape[0])
-    # What lies outside is mirrored from the whole image; a file that was cut off is refused by a
-    # full decode, wherever the box lies.
-    in_part = left >= 0 and top >= 0 and right <= width and bottom <= height and data[-2:] == EOI
-    source: Buffer = data
-    if in_part and (part := cut_rows(data, height, top, bottom)) is not None:
-        source, height, first_row = part
-        top, bottom = top - first_row, bottom - first_row
-    left, top, right, bottom = left // scale, top // scale, right // scale, bottom // scale
-    if in_part and decode_region is not None:
+    # What lies outside is mirrored from the whole image.
+    inside = left >= 0 and top >= 0 and right <= width and bottom <= height
+    if inside and decode_region is not None:
+        left, top, right, bottom = left // scale, top // scale, right // scale, bottom // scale
         room = scratch((right - left + WIDEST) * (bottom - top) * 3)
-        found = decode_region(source, width, height, left, top, right, bottom, scale, room)
+        found = decode_region(data, width, height, left, top, right, bottom, scale, room)
         if found is not None:
             across, indent = found
             rows: Pixels = np.ndarray((bottom - top, across, 3), np.uint8, room)
             place(rows, [indent, 0, indent + right - left, bottom - top], flip, out)
             return
-    place(decode_whole(source, width, height, scale), [left, top, right, bottom], flip, out)
+    elif inside and (part := cut_rows(data, height, top, bottom)) is not None:
+        rows_cut, high, first_row = part
+        image = decode_whole(rows_cut, width, high, scale)
+        shown = [left, top - first_row, right, bottom - first_row]
+        place(image, [edge // scale for edge in shown], flip, out)
+        return
+    image = decode_whole(data, width, height, scale)
+    place(image, [edge // scale for edge in box], flip, out)
 
 
-def decode_whole(data: Buffer, width: int, height: int, scale: int) -> Pixels:
+def decode_whole(data: memoryview, width: int, height: int, scale: int) -> Pixels:
     high, wide = -(-height // scale), -(-width // scale)
     image: Pixels = simplejpeg.decode_jpeg(
         data,

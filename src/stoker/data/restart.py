@@ -17,7 +17,9 @@ import re
 import struct
 from itertools import pairwise
 
-Buffer = bytes | bytearray | memoryview
+import numpy as np
+
+Cut = tuple[memoryview, int, int]
 
 TABLE_AT = 20
 """After SOI and the JFIF segment, which must come first."""
@@ -25,9 +27,13 @@ TABLE = struct.Struct(">2sH8sIIH")
 """Marker, length, name; where the frame's height stands, where the scan begins, rows of pixels an
 interval; then the beginning of each interval as 32 bits."""
 APP15, NAME = b"\xff\xef", b"stoker\0\1"
-SOF0, DRI, SOS, RST0, EOI = 0xC0, 0xDD, 0xDA, 0xD0, 0xD9
+SOF0, DRI, SOS, RST0 = 0xC0, 0xDD, 0xDA, 0xD0
+EOI = b"\xff\xd9"
 RESTARTS = re.compile(rb"\xff[\xd0-\xd7]")
 BLOCK = 8
+HEAD, TAIL = 1024, 512
+"""Bytes looked at. They are copied first, by numpy, which lets go of the interpreter lock for more
+than 500: the first touch of a mapped file may wait for a disk, and must not hold up all threads."""
 SPARE = 16
 """Rows of pixels kept on each side: smooth upsampling looks at the next row of colours, which at
 a quarter of the size is eight pixels away."""
@@ -78,60 +84,61 @@ def intervals(jpeg: bytes) -> tuple[int, int, list[int]] | None:
     return frame, rows * down, begins
 
 
-def cut_rows(data: Buffer, height: int, top: int, bottom: int) -> tuple[bytearray, int, int] | None:
+def cut_rows(data: memoryview, height: int, top: int, bottom: int) -> Cut | None:
     """A JPEG of at least these rows of pixels, its height and its first row; None where there is no
     table, it does not fit, or nothing would be saved."""
-    if data[TABLE_AT + 4 : TABLE_AT + 12] != NAME or len(data) < TABLE_AT + TABLE.size:
+    if len(data) < HEAD:
         return None
-    marker, size, _, frame, scan, step = TABLE.unpack_from(data, TABLE_AT)
+    stored = np.frombuffer(data, np.uint8)
+    head = stored[:HEAD].copy().data
+    marker, size, name, frame, scan, step = TABLE.unpack_from(head, TABLE_AT)
+    if marker != APP15 or name != NAME or step < BLOCK or step % BLOCK:
+        return None
     count = (size + 2 - TABLE.size) // 4
-    # A first row that is a multiple of eight is one at each scale of the decoder.
-    if marker != APP15 or step < BLOCK or step % BLOCK or count != -(-height // step):
+    table_end = TABLE_AT + TABLE.size + 4 * count
+    if count != -(-height // step) or not table_end < frame < scan - 2 or table_end > HEAD:
         return None
     first = max(top - SPARE, 0) // step
     last = min(-(-(bottom + SPARE) // step), count)
     if last - first == count or not first < last:
         return None
-    table_end = TABLE_AT + TABLE.size + 4 * count
-    if not table_end < frame < scan - 2 or scan >= len(data):
-        return None
     begins = struct.unpack_from(
-        f">{min(last + 1, count) - first}I", data, table_end - 4 * (count - first)
+        f">{min(last + 1, count) - first}I", head, table_end - 4 * (count - first)
     )
     if last == count:
         begins = (*begins, len(data))
-    return assemble(data, height, first, last, step, frame, scan, begins)
-
-
-def assemble(
-    data: Buffer,
-    height: int,
-    first: int,
-    last: int,
-    step: int,
-    frame: int,
-    scan: int,
-    begins: tuple[int, ...],
-) -> tuple[bytearray, int, int] | None:
-    """Header and intervals `first` to `last`, if markers stand where the table says."""
-    if begins[0] < scan or begins[-1] > len(data):
+    if begins[0] < scan or any(after - before < 2 for before, after in pairwise(begins)):
         return None
-    if any(after - before < 2 for before, after in pairwise(begins)):
+    # A file that was cut off below is left to the full decode, which refuses it.
+    if begins[-1] > len(data) or bytes(stored[-TAIL:].copy()[-2:]) != EOI:
         return None
-    part = bytearray(data[:scan])
-    if (part[frame] << 8 | part[frame + 1]) != height:
-        return None
-    part += data[begins[0] : begins[-1]]
-    shift = scan - begins[0]
-    for number, begin in enumerate(begins[1 : last - first], first):
-        at = begin + shift - 1
-        if part[at] != RST0 | number & 7 or part[at - 1] != 0xFF:
-            return None
-        part[at] = RST0 | (number - first) & 7
-    if begins[-1] < len(data):
-        if part[-1] != RST0 | (last - 1) & 7 or part[-2] != 0xFF:
-            return None
-        part[-1] = EOI
+    part = np.empty(scan + begins[-1] - begins[0], np.uint8)
+    part[:scan] = stored[:scan]
+    part[scan:] = stored[begins[0] : begins[-1]]
     rows = min(last * step, height) - first * step
-    part[frame], part[frame + 1] = rows >> 8, rows & 255
-    return part, rows, first * step
+    restarts = [(begin - begins[0] + scan - 1, number) for number, begin in enumerate(begins[1:-1])]
+    whole = patched(part.data, frame, (height, rows), restarts, first, last < count)
+    return (part.data, rows, first * step) if whole else None
+
+
+def patched(
+    part: memoryview,
+    frame: int,
+    heights: tuple[int, int],
+    restarts: list[tuple[int, int]],
+    first: int,
+    ends_early: bool,
+) -> bool:
+    """Write height, markers and end as the part needs them, if they are what the table says."""
+    if part[frame] << 8 | part[frame + 1] != heights[0]:
+        return False
+    part[frame], part[frame + 1] = heights[1] >> 8, heights[1] & 255
+    for at, number in restarts:
+        if part[at] != RST0 | (first + number) & 7 or part[at - 1] != 0xFF:
+            return False
+        part[at] = RST0 | number & 7
+    if ends_early:
+        if part[-1] != RST0 | (first + len(restarts)) & 7 or part[-2] != 0xFF:
+            return False
+        part[-1] = EOI[1]
+    return True

@@ -201,10 +201,17 @@ class TestRefusals:
         with pytest.raises((TypeError, BufferError)):
             extra.decode_region(self.DATA, 64, 48, 0, 0, 4, 4, 1, bytes(1 << 20))
 
-    @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 20, 200, 600, 700])
-    def test_a_cut_off_file_is_refused_in_libjpegs_words(self, length: int) -> None:
-        with pytest.raises(ValueError, match=r"\w{3}"):
-            region(self.DATA[:length], (64, 48), [0, 0, 64, 48])
+    @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 20, 200, 600, 700, -1])
+    def test_a_cut_off_file_is_refused_wherever_the_box_lies(self, length: int) -> None:
+        out = np.empty((8, 8, 3), np.uint8)
+        with pytest.raises(ValueError):
+            render_jpeg(memoryview(self.DATA[:length]), 64, 48, [0, 0, 8, 8], False, out)
+
+    def test_damage_is_refused_in_libjpegs_words(self) -> None:
+        with pytest.raises(ValueError, match="Not a JPEG file"):
+            region(b"<html>" * 200 + b"\xff\xd9", (64, 48), [0, 0, 64, 48])
+        with pytest.raises(ValueError, match="Corrupt JPEG data"):
+            region(self.DATA[:800] + b"\xff\xd9", (64, 48), [0, 0, 64, 48])
 
     def test_damage_above_or_in_the_box_is_refused_as_the_full_decode_refuses_it(self) -> None:
         hurt = bytearray(jpeg(200, 200))
