@@ -30,12 +30,12 @@ from PIL import Image
 from loader import class_folder, cpu_s
 from stoker.data import decode
 from stoker.data.crops import View
+from stoker.data.encode import Storage
 from stoker.data.index import Dataset, SplitIndex
 from stoker.data.jpeg import encode_jpeg
 from stoker.data.loader import Loader
 from stoker.data.order import Order
 from stoker.data.pack import pack
-from stoker.data.encode import Storage
 from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import Recipe
 

@@ -14,10 +14,10 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from stoker.data.index import Dataset
-from stoker.data.pack import pack
 from stoker.data.encode import Storage
+from stoker.data.index import Dataset
 from stoker.data.listing import IMAGE_SUFFIXES
+from stoker.data.pack import pack
 
 RAW_IMAGES = 20_000
 RAW_EPOCHS = {64: 6, 32: 12}

@@ -105,17 +105,25 @@ def place(image: Pixels, box: list[int], flip: bool, out: Pixels) -> None:
     """Cut the box out of an image, resize it to the batch's size, mirror it if asked."""
     left, top, right, bottom = box
     height, width = image.shape[:2]
-    if left < 0 or top < 0 or right > width or bottom > height:
-        beyond = (max(-top, 0), max(bottom - height, 0), max(-left, 0), max(right - width, 0))
-        image = np.asarray(cv2.copyMakeBorder(image, *beyond, cv2.BORDER_REFLECT_101))
-        left, right = left + beyond[2], right + beyond[2]
-        top, bottom = top + beyond[0], bottom + beyond[0]
-    crop = image[top:bottom, left:right]
+    crop = image[max(top, 0) : bottom, max(left, 0) : right]
+    beyond = (max(-top, 0), max(bottom - height, 0), max(-left, 0), max(right - width, 0))
+    if any(beyond):
+        crop = bordered(image, box, beyond)
     if crop.shape == out.shape:
-        np.copyto(out, crop[:, ::-1] if flip else crop)
+        if flip:
+            cv2.flip(crop, 1, dst=out)
+        else:
+            out[...] = crop
         return
     twice_as_large = min(crop.shape[:2]) >= 2 * out.shape[0]
     filter = cv2.INTER_AREA if twice_as_large else cv2.INTER_LINEAR
     cv2.resize(crop, (out.shape[1], out.shape[0]), dst=out, interpolation=filter)
     if flip:
         cv2.flip(out, 1, dst=out)
+
+
+def bordered(image: Pixels, box: list[int], beyond: tuple[int, int, int, int]) -> Pixels:
+    """The box with what lies outside mirrored from inside the image."""
+    left, top, right, bottom = box
+    whole = np.asarray(cv2.copyMakeBorder(image, *beyond, cv2.BORDER_REFLECT_101))
+    return whole[top + beyond[0] : bottom + beyond[0], left + beyond[2] : right + beyond[2]]

@@ -26,6 +26,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """What Pillow may open; a phone's MPO files open as JPEG."""
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 256 << 20
+USUAL_SCANS = 4
 MAX_SCANS, MAX_SCANNED = 1000, 10_000_000_000
 """Scans of a JPEG, and pixels times scans: a file of a few bytes a scan can ask for hours."""
 BAND_PIXELS = 4_000_000
@@ -83,7 +84,7 @@ def open_image(data: bytes) -> Image.Image:
             raise Rejected(f"damaged: {one_line(error)}") from error
     if image.width * image.height > MAX_PIXELS:
         raise Rejected(f"too many pixels ({image.width} x {image.height})")
-    if image.info.get("progressive"):
+    if image.format in ("JPEG", "MPO") and data.count(b"\xff\xda") > USUAL_SCANS:
         scans = scans_of(data)
         if scans > MAX_SCANS or scans * image.width * image.height > MAX_SCANNED:
             raise Rejected(f"too many scans ({scans:,})")

@@ -24,7 +24,7 @@ from stoker.data.listing import Ignored, Image, Listing, shown
 from stoker.data.shard import Files, Inputs, ShardReport, ShardTask, committed, write_shard
 from stoker.data.sources import OnDisk, Stream, open_source
 from stoker.data.stage import Carried, Staged, content_of, stage, stage_task
-from stoker.errors import BadRequest
+from stoker.errors import BadRequest, StokerError
 from stoker.fleet.local import map_tasks, usable_cores
 
 SHARD_IMAGES = 1000
@@ -71,10 +71,16 @@ def pack(
         raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
     opened = open_source(name, val_share, columns or {}, target / WALK_CACHE)
     told = Told(progress)
-    if isinstance(opened, OnDisk):
-        job.pack_files(opened, told)
-    else:
-        job.pack_stream(opened, told)
+    try:
+        if isinstance(opened, OnDisk):
+            job.pack_files(opened, told)
+        else:
+            job.pack_stream(opened, told)
+    except OSError as error:
+        raise StokerError(
+            f"cannot go on packing into {target}: {error.strerror or error}; finished shards are "
+            "kept: make room, then give the same command again"
+        ) from error
     return target
 
 

@@ -210,7 +210,7 @@ def process(data: bytes, storage: Storage, alone: Path) -> tuple[Row, bytes]:
         pixels = fit(image.pixels, storage)
         stored = encode(data, image, pixels, storage)
         row: Row = {"width": pixels.shape[1], "height": pixels.shape[0]}
-        row |= {"hash": short_hash(stored), "pixels": pixel_hash(image.pixels)}
+        row |= {"hash": short_hash(stored), "pixels": pixel_hash(pixels)}
         row["orientation"] = image.orientation
         if storage.near_duplicates:
             row["look"] = look(image.pixels)

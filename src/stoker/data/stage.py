@@ -33,7 +33,9 @@ from stoker.fleet.local import map_tasks
 
 CHUNK_IMAGES = 256
 CHUNK_BYTES = 16 << 20
-"""A chunk ends at whichever comes first: it travels to its worker through memory."""
+CHUNK_ITEMS = 16384
+"""A chunk ends at whichever comes first: it travels to its worker through memory. What has no data
+costs nothing and counts for little."""
 STAGED = pa.schema(
     [
         *ROW,
@@ -159,12 +161,13 @@ def in_chunks(items: Iterable[Item]) -> Iterator[Carried]:
     """Images a few at a time, cut where the images themselves say, so that the same stream is
     always cut the same."""
     chunk: list[Item] = []
-    size = 0
+    images = size = 0
     for item in items:
         chunk.append(item)
+        images += bool(item.data)
         size += len(item.data or b"")
-        if len(chunk) >= CHUNK_IMAGES or size >= CHUNK_BYTES:
+        if images >= CHUNK_IMAGES or size >= CHUNK_BYTES or len(chunk) >= CHUNK_ITEMS:
             yield Carried(tuple(chunk))
-            chunk, size = [], 0
+            chunk, images, size = [], 0, 0
     if chunk:
         yield Carried(tuple(chunk))

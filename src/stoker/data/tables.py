@@ -31,8 +31,10 @@ KNOWN = {
     "split": ("split", "set", "subset", "partition"),
 }
 """What columns are usually called, the likelier names first."""
-ROWS = 64
-"""Rows of images held at once."""
+ROWS = 8
+"""Rows of images held at once: a few bytes in a dictionary can stand for many large values."""
+BOMB_BYTES, BOMB_RATIO = 64 << 20, 100
+"""A column that is larger and was compressed by more is an attack."""
 FIELD_BYTES = 1 << 16
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
@@ -97,6 +99,20 @@ def parquet(file: Path) -> pq.ParquetFile:
         raise StokerError(f"{shown(str(file))} cannot be read: {one_reason(error)}") from error
 
 
+def refuse_bomb(opened: pq.ParquetFile, file: Path) -> None:
+    """Parquet is read a group of rows at a time: none may be absurdly larger than the file."""
+    facts = opened.metadata
+    for group in range(facts.num_row_groups):
+        for column in range(facts.num_columns):
+            chunk = facts.row_group(group).column(column)
+            packed, plain = chunk.total_compressed_size, chunk.total_uncompressed_size
+            if plain > BOMB_BYTES and plain > BOMB_RATIO * packed:
+                raise StokerError(
+                    f"{shown(str(file))} unpacks to more than {BOMB_RATIO} times its size: "
+                    "given up, nothing in it is trusted"
+                )
+
+
 def own_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
     """Names of classes by column, as the Hugging Face hub writes them into a Parquet file."""
     try:
@@ -142,7 +158,11 @@ def records(file: Path, table: Table) -> Iterator[tuple[Any, Any, Any]]:
                 values = [line[place] if place < len(line) else None for place in places]
                 yield values[0], values[1], values[2] if len(values) > 2 else None
             return
-        for batch in parquet(file).iter_batches(batch_size=ROWS, columns=names):
+        opened = parquet(file)
+        refuse_bomb(opened, file)
+        if missing := [name for name in names if name not in opened.schema_arrow.names]:
+            raise StokerError(f"{shown(str(file))} has no column {missing[0]!r} as the others have")
+        for batch in opened.iter_batches(batch_size=ROWS, columns=names):
             for row in batch.to_pylist():
                 values = [row[name] for name in names]
                 yield values[0], values[1], values[2] if len(values) > 2 else None

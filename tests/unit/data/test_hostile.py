@@ -262,7 +262,6 @@ def rendered(out: Path, sample: int, row: dict[str, Any]) -> list[Any]:
     return made
 
 
-@pytest.mark.xfail(reason="scans are counted in progressive JPEGs only", strict=True)
 def test_scans_are_counted_in_a_baseline_jpeg_too() -> None:
     with pytest.raises(Rejected, match="too many scans"):
         inspect(empty_scans(1500))
