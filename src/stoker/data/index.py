@@ -158,6 +158,20 @@ class SplitIndex:
             raise StokerError(f"{self.place_of(sample)} ends early: {CHANGED}")
         return view
 
+    def whole_shard(self, number: int, into: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """All bytes of a shard, read at once, into a buffer that is large enough or a new one."""
+        opened = self._open(number)
+        if into is None or len(into) < opened.size:
+            into = np.empty(opened.size, np.uint8)
+        view, done = into.data[: opened.size], 0
+        try:
+            while done < len(view) and (read := opened.read(view[done:], done)):
+                done += read
+        except OSError as error:
+            path = self.folder / self.shards[number]["name"]
+            raise StokerError(f"cannot read shard {path}: {error}") from error
+        return into
+
     @property
     def largest(self) -> tuple[int, int]:
         """Bytes of the largest stored image, and of the largest decoded one."""

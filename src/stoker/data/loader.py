@@ -26,6 +26,7 @@ from stoker.data.damage import Damage
 from stoker.data.decode import RENDERERS, stored_room
 from stoker.data.index import SplitIndex
 from stoker.data.order import Arrangement
+from stoker.data.small import CACHE_BYTES, SmallImages, suits
 from stoker.errors import StokerError
 from stoker.faults import reach
 from stoker.fleet.local import usable_cores
@@ -41,6 +42,8 @@ DECODERS = "stoker-decode"
 """How the names of decoding threads begin."""
 CHUNK = 16
 """Images a thread takes at a time: enough to forget the queue, few enough to share the end."""
+SMALL_CHUNK = 128
+"""The same where many are done by one call."""
 
 
 @dataclass
@@ -88,6 +91,7 @@ class Loader:
         threads: int = 0,
         prefetch: int = 3,
         allocate: Allocate = plain_memory,
+        cache_bytes: int = CACHE_BYTES,
         on_damage: str = "stop",
         tell: Callable[[str], None] = lambda words: None,
     ) -> None:
@@ -98,6 +102,9 @@ class Loader:
         self._damage = Damage(split, on_damage == "substitute")
         self._tell = tell
         self._render = RENDERERS[split.codec]
+        lanes = getattr(order, "lanes", 1)
+        fits = suits(split, lanes, cache_bytes)
+        self._small = SmallImages(split, cache_bytes) if fits else None
         self._largest = split.largest[0]
         self._shape: tuple[int, ...] = ()
         self._free: list[Pixels] = []
@@ -147,9 +154,10 @@ class Loader:
         shape = (len(samples), batch.image_size, batch.image_size, 3)
         images = self._buffer(shape)
         loaded = Loaded(batch, images, self.split.labels[samples], samples, epochs)
+        chunk = SMALL_CHUNK if self._small else CHUNK
         loaded.making = [
-            self._threads.submit(self._fill, loaded, seen, start, min(start + CHUNK, len(samples)))
-            for start in range(0, len(samples), CHUNK)
+            self._threads.submit(self._fill, loaded, seen, start, min(start + chunk, len(samples)))
+            for start in range(0, len(samples), chunk)
         ]
         return loaded
 
@@ -163,6 +171,10 @@ class Loader:
         """Decode some images of a batch into their places."""
         reach("decode")
         chosen = loaded.samples[start:stop]
+        if self._small:
+            boxed = seen.edges[start:stop], seen.flip[start:stop]
+            self._small.fill(chosen, *boxed, loaded.images[start:stop])
+            return
         todo = zip(
             chosen.tolist(),
             self.split.widths[chosen].tolist(),

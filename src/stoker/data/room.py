@@ -30,19 +30,20 @@ class Need:
         return (prefetch + 1) * self.batch_bytes + self.threads * self.image_bytes
 
 
+def total(needs: Sequence[Need], prefetch: int) -> int:
+    """What some loaders take together."""
+    return sum(need.total(prefetch) for need in needs)
+
+
 def fitted(needs: Sequence[Need], prefetch: int, room: int) -> tuple[int, str | None]:
     """How many batches may be made ahead in this room, and a word where they are fewer."""
-
-    def total(ahead: int) -> int:
-        return sum(need.total(ahead) for need in needs)
-
     fits = prefetch
-    while fits > 1 and total(fits) > room:
+    while fits > 1 and total(needs, fits) > room:
         fits -= 1
-    if total(fits) > room:
+    if total(needs, fits) > room:
         batch = max(need.batch_bytes for need in needs)
         raise BadRequest(
-            f"loading needs {total(1) / GB:.2f} GB a rank even with one batch ahead "
+            f"loading needs {total(needs, 1) / GB:.2f} GB a rank even with one batch ahead "
             f"({batch / GB:.2f} GB a batch), and {room / GB:.2f} GB are allowed: raise --max-ram, "
             "or lower --batch-size, --image-size, --eval-batch-size or --threads"
         )

@@ -19,6 +19,7 @@ from stoker.data.crops import View
 from stoker.data.index import SplitIndex
 from stoker.data.loader import Loader
 from stoker.data.order import InOrder
+from stoker.data.small import CACHE_BYTES
 from stoker.recipe.position import Batch
 from stoker.train.ranks import Ranks
 
@@ -58,10 +59,13 @@ class Evaluator:
         batch_size: int,
         threads: int = 0,
         prefetch: int = 3,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         self.ranks, self.batch_size = ranks, batch_size
         self.images = len(split)
-        self._loader = Loader(split, InOrder(), view, threads=threads, prefetch=prefetch)
+        self._loader = Loader(
+            split, InOrder(), view, threads=threads, prefetch=prefetch, cache_bytes=cache_bytes
+        )
 
     def close(self) -> None:
         self._loader.close()

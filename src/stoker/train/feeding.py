@@ -16,7 +16,8 @@ from stoker.data.crops import View
 from stoker.data.index import Dataset, SplitIndex
 from stoker.data.loader import Loader
 from stoker.data.order import Order, lanes_for
-from stoker.data.room import Need, fitted, room_of
+from stoker.data.room import Need, fitted, room_of, total
+from stoker.data.small import CACHE_BYTES
 from stoker.errors import BadRequest
 from stoker.fleet.local import usable_cores, usable_memory
 from stoker.recipe.position import Timeline
@@ -77,9 +78,9 @@ def feed(prepared: Prepared, lanes: int, ranks: Ranks, tell: Callable[[str], Non
     threads = recipe.threads or max(1, usable_cores() // ranks.local_world)
     evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None
     room = room_of(recipe.max_ram, usable_memory(), ranks.local_world)
-    prefetch, words = fitted(
-        needs(prepared, evaluated, ranks.world, threads), recipe.prefetch, room
-    )
+    needed = needs(prepared, evaluated, ranks.world, threads)
+    prefetch, words = fitted(needed, recipe.prefetch, room)
+    cache_bytes = min(CACHE_BYTES, (room - total(needed, prefetch)) // len(needed))
     view = View(
         crop=recipe.crop,
         crop_scale=recipe.crop_scale,
@@ -97,6 +98,7 @@ def feed(prepared: Prepared, lanes: int, ranks: Ranks, tell: Callable[[str], Non
         threads=threads,
         prefetch=prefetch,
         allocate=batch_memory(ranks.device),
+        cache_bytes=cache_bytes,
         on_damage=recipe.on_damage,
         tell=tell,
     )
@@ -109,6 +111,7 @@ def feed(prepared: Prepared, lanes: int, ranks: Ranks, tell: Callable[[str], Non
             batch_size=recipe.eval_batch_size,
             threads=threads,
             prefetch=prefetch,
+            cache_bytes=cache_bytes,
         )
     return Feeding(loader, evaluator, [words] if words else [])
 
