@@ -26,7 +26,6 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """What Pillow may open; a phone's MPO files open as JPEG."""
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 256 << 20
-USUAL_SCANS = 4
 MAX_SCANS, MAX_SCANNED = 1000, 10_000_000_000
 """Scans of a JPEG, and pixels times scans: a file of a few bytes a scan can ask for hours."""
 BAND_PIXELS = 4_000_000
@@ -84,7 +83,7 @@ def open_image(data: bytes) -> Image.Image:
             raise Rejected(f"damaged: {one_line(error)}") from error
     if image.width * image.height > MAX_PIXELS:
         raise Rejected(f"too many pixels ({image.width} x {image.height})")
-    if image.format in ("JPEG", "MPO") and data.count(b"\xff\xda") > USUAL_SCANS:
+    if image.format in ("JPEG", "MPO"):
         scans = scans_of(data)
         if scans > MAX_SCANS or scans * image.width * image.height > MAX_SCANNED:
             raise Rejected(f"too many scans ({scans:,})")
@@ -92,14 +91,20 @@ def open_image(data: bytes) -> Image.Image:
 
 
 def scans_of(data: bytes) -> int:
-    """How many scans a JPEG has before its end, counted as far as it matters."""
-    at, scans = 2, 0
+    """How many scans a JPEG has before its end, counted as far as it matters: where the first of
+    a sequential one holds all colours, the decoder asks for no other."""
+    at, scans, colours = 2, 0, -1
     while scans <= MAX_SCANS and (found := _MARKER.search(data, at)):
-        marker = data[found.start() + 1]
+        marker, body = data[found.start() + 1], found.end() + 2
         if marker == 0xD9:
             break
-        scans += marker == 0xDA
-        at = found.end() + max(int.from_bytes(data[found.end() : found.end() + 2]), 2)
+        if marker in (0xC0, 0xC1):
+            colours = int.from_bytes(data[body + 5 : body + 6])
+        if marker == 0xDA:
+            scans += 1
+            if int.from_bytes(data[body : body + 1]) == colours:
+                break
+        at = found.end() + max(int.from_bytes(data[found.end() : body]), 2)
     return scans
 
 
