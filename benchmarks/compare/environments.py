@@ -18,8 +18,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import stoker
+
 PATIENCE_S = 600
-PEERS = Path(__file__).parents[1] / "peers"
+ROOT = Path(__file__).parents[2]
+PEERS = ROOT / "benchmarks" / "peers"
 TABLE: dict[str, Any] = tomllib.loads((PEERS / "peers.toml").read_text("utf-8"))
 
 
@@ -56,7 +59,9 @@ def made(name: str, below: Path) -> Path:
     if wanted["shares"]:
         share(python, place)
         held = ["--constraint", str(hold_torch(place))]
-    run([str(python), "-m", "pip", "install", "--quiet", *held, *wanted["packages"]])
+    # A path is ours, from the project's folder on.
+    packages = [str(ROOT / name) if name.startswith("./") else name for name in wanted["packages"]]
+    run([str(python), "-m", "pip", "install", "--quiet", *held, *packages])
     ready.write_text(json.dumps(wanted), encoding="utf-8")
     return python
 
@@ -66,7 +71,9 @@ def share(python: Path, place: Path) -> None:
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
     theirs = Path(run([str(python), "-c", ask]).strip())
     assert theirs.is_relative_to(place)
-    (theirs / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    # An editable install is a .pth file itself, and those of a shared folder are not read.
+    shared = [sysconfig.get_path("purelib"), str(Path(stoker.__file__).parents[1])]
+    (theirs / "shared.pth").write_text("\n".join(shared) + "\n", encoding="utf-8")
 
 
 def hold_torch(place: Path) -> Path:

@@ -48,6 +48,7 @@ class Process:
     """One peer, started and prepared."""
 
     def __init__(self, python: Path, name: str, job: Job, log: Path) -> None:
+        script = TABLE["peers"][name].get("script", name)
         paths = [str(PEERS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         # Locks and caches that a package leaves behind are taken away with our own folder.
         left_behind = log.with_suffix(".tmp")
@@ -60,7 +61,7 @@ class Process:
         self.log = log
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
-                [str(python), "-P", "-m", f"peers.{name}", json.dumps(asdict(job))],
+                [str(python), "-P", "-m", f"peers.{script}", json.dumps(asdict(job))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
