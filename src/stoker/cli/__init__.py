@@ -14,7 +14,7 @@ from stoker.errors import BAD_REQUEST, FINISHED, StokerError
 
 VERBS = {
     "train": "train or fine-tune; goes on where it was stopped",
-    "pack": "make a folder of images quick to read, and say what is wrong with it",
+    "pack": "make images quick to read, and say what is wrong with them",
     "verify": "recompute every hash of a packed set, and name what is damaged",
     "explain": "what happened to a run, where its time went, what bound it",
     "show-config": "the resolved recipe, each value with its origin",

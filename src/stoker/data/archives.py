@@ -27,6 +27,7 @@ LARGEST_HEADER, MOST_HEADERS = 1 << 20, 8 << 20
 """A tar header (names, attributes), or all of them before one member, that claims to be longer is
 an attack."""
 PIECE = 1 << 18
+NO_IMAGE = "not an image by its name"
 XZ_MEMORY = 128 << 20
 """What the strongest setting of xz needs, and some; an archive may ask for four gigabytes."""
 
@@ -180,7 +181,7 @@ def images_in(source: IO[bytes], name: str, ignored: Ignored) -> Iterator[Item]:
         opened = decompressed(head, plain, name)
         if opened is not plain:
             opened = io.BufferedReader(Inflated(opened, counted), PIECE)
-        yield from tar_items(opened, "", ignored)
+        yield from tar_items(opened, name, "", ignored)
         # To the end, so that a damaged rest is noticed and whoever writes is not cut off.
         rest = [piece.strip(b"\0") != b"" for piece in iter(lambda: opened.read(PIECE), b"")]
         if any(rest):
@@ -212,30 +213,30 @@ def decompressed(head: bytes, plain: Any, name: str) -> Any:
     return plain
 
 
-def tar_items(source: IO[bytes], inside: str, ignored: Ignored) -> Iterator[Item]:
+def tar_items(source: IO[bytes], name: str, inside: str, ignored: Ignored) -> Iterator[Item]:
     """Every image of a tar; a tar in a tar is a folder (ImageNet comes like that)."""
     forward = Forward(source, LARGEST_HEADER)
     forward.budget = MOST_HEADERS
     try:
         tar = tarfile.open(fileobj=forward, mode="r:")  # noqa: SIM115 - nothing of its own to close
     except tarfile.ReadError as error:
-        if not inside and not forward.tell():
-            raise
+        if not inside and forward.tell() <= tarfile.BLOCKSIZE:
+            raise StokerError(f"{name} is neither a tar nor a zip") from error
         raise tarfile.ReadError(f"not a tar: {one_reason(error)}") from error
     while (member := next_member(tar, forward)) is not None:
         vars(tar)["members"].clear()  # a million members must not pile up
-        name = inside + member.name
+        place = inside + member.name
         if member.isdir():
             continue
-        if why := unwanted(name) or unusual(member):
-            if not (name.endswith(".tar") and member.isreg() and not inside and not member.sparse):
-                ignored.append((shown(name), why))
-                continue
+        why = unusual(member) or unwanted(place)
+        if why == NO_IMAGE and place.endswith(".tar") and not inside:
             nested = tar.extractfile(member)
             assert nested is not None
-            yield from tar_items(nested, name.removesuffix(".tar") + "/", ignored)
+            yield from tar_items(nested, name, place.removesuffix(".tar") + "/", ignored)
+        elif why:
+            ignored.append((shown(place), why))
         else:
-            yield Item(tidy(name), *bounded(tar.extractfile(member), member.size))
+            yield Item(tidy(place), *bounded(tar.extractfile(member), member.size))
     if forward.latest.strip(b"\0"):
         raise tarfile.ReadError(f"damaged at byte {max(forward.tell() - 512, 0):,}")
     if len(forward.latest) < tarfile.BLOCKSIZE:
@@ -267,7 +268,7 @@ def unwanted(name: str) -> str | None:
     if any(is_hidden(part) for part in parts):
         return "hidden"
     if not is_image(name):
-        return "not an image by its name"
+        return NO_IMAGE
     return None
 
 

@@ -13,6 +13,11 @@ from typing import Any
 
 SEAL = "digest"
 COMES_WITH_IT = "rejected_sha256"
+ALIKE = "near_duplicates_sha256"
+"""Where near duplicates were asked for: the hash of their table."""
+WALK_CACHE, STREAM_CACHE = ".walk.parquet", ".stream.json"
+"""What the next start of a pack finds quickly that it would else have to look for again. They lie
+in a set's folder, belong to no set and may be deleted."""
 
 
 def sealed(description: dict[str, Any]) -> dict[str, Any]:

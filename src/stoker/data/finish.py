@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.commit import publish, sha256_file, temporary, write_json
-from stoker.data.description import sealed
+from stoker.data.description import ALIKE, COMES_WITH_IT, sealed
 from stoker.data.encode import Storage
 from stoker.data.listing import Listing
 from stoker.data.report import describe
@@ -72,10 +72,12 @@ def finish(
         )
     rejects = pa.concat_tables(rejected)
     write_table(target / "rejected.parquet", rejects)
+    more = {COMES_WITH_IT: sha256_file(target / "rejected.parquet")}
     report = describe(listing, tables, rejects)
     if storage.near_duplicates:
         pairs = near_duplicates(tables)
         write_table(target / "near_duplicates.parquet", pairs)
+        more[ALIKE] = sha256_file(target / "near_duplicates.parquet")
         report["near"] = {"pairs": pairs.num_rows, "examples": pairs.slice(0, 5).to_pylist()}
     hashes = {
         name: [shard["sha256"] for shard in split["shards"]] for name, split in splits.items()
@@ -89,7 +91,7 @@ def finish(
         "held_out": listing.held_out,
         "splits": splits,
         "report": report,
-        "rejected_sha256": sha256_file(target / "rejected.parquet"),
+        **more,
     }
     remove_strays(target, splits)
     write_json(target / "dataset.json", sealed(description))

@@ -12,11 +12,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stoker.commit import write_json
+from stoker.data.description import STREAM_CACHE, WALK_CACHE
 from stoker.data.encode import Storage
 from stoker.data.finish import clear_up, digest_of, finish
 from stoker.data.index import Dataset
@@ -28,8 +29,6 @@ from stoker.errors import BadRequest, StokerError
 from stoker.fleet.local import map_tasks, usable_cores
 
 SHARD_IMAGES = 1000
-WALK_CACHE, STREAM_CACHE = ".walk.parquet", ".stream.json"
-"""What a start finds quickly that it would else have to look for again. May be deleted."""
 
 OURS = re.compile(
     r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|(rejected|near_duplicates)\.parquet|\.walk\.parquet|\.stream\.json"
@@ -76,6 +75,10 @@ def pack(
             job.pack_files(opened, told)
         else:
             job.pack_stream(opened, told)
+    except StokerError:
+        with suppress(OSError):
+            target.rmdir()  # where nothing came of it; never what holds anything
+        raise
     except OSError as error:
         raise StokerError(
             f"cannot go on packing into {target}: {error.strerror or error}; finished shards are "

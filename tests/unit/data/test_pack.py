@@ -23,8 +23,9 @@ import pytest
 from PIL import Image
 
 from samples import image_folder, picture
+from stoker.data.description import STREAM_CACHE, WALK_CACHE
 from stoker.data.encode import Storage
-from stoker.data.pack import STREAM_CACHE, WALK_CACHE, pack
+from stoker.data.pack import pack
 from stoker.data.shard import ShardReport
 from stoker.errors import BadRequest, StokerError
 
@@ -44,7 +45,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def times(folder: Path) -> dict[str, int]:
-    return {str(path): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+    return {name: (folder / name).stat().st_mtime_ns for name in contents(folder)}
 
 
 def described(packed: Path) -> dict[str, Any]:
