@@ -253,7 +253,9 @@ def next_member(tar: tarfile.TarFile, forward: Forward) -> tarfile.TarInfo | Non
 
 def unusual(member: tarfile.TarInfo) -> str | None:
     """Why a member of a tar is not a plain file."""
-    if member.issym() or member.islnk():
+    if member.islnk():
+        return "hard link in an archive: pack the folder, or tar --hard-dereference"
+    if member.issym():
         return "link in an archive: not followed"
     if not member.isreg() or member.sparse:
         return "not a regular file"

@@ -137,11 +137,12 @@ def by_layout(names: list[str], ignored: Ignored) -> Found[int]:
     CLASS/..., or {train,val,test}/CLASS/..., below any folders that all of them share."""
     parts = {row: name.split("/") for row, name in enumerate(names)}
     while True:
-        firsts = {path[0] for path in parts.values()}
-        deep = all(len(path) > 2 for path in parts.values())
-        if not (parts and len(firsts) == 1 and deep) or split_of(next(iter(firsts))) == "train":
+        firsts = {path[0] for path in parts.values() if len(path) > 1}
+        # A few strays beside the folders of the classes do not make their parent a class.
+        deep = sum(len(path) > 2 for path in parts.values()) > len(parts) / 2
+        if not (len(firsts) == 1 and deep) or split_of(next(iter(firsts))) == "train":
             break
-        parts = {row: path[1:] for row, path in parts.items()}
+        parts = {row: path[1:] if len(path) > 1 else path for row, path in parts.items()}
     splits = any(split_of(path[0]) == "train" and len(path) > 1 for path in parts.values())
     found: Found[int] = {}
     for row in sorted(parts, key=lambda row: "/".join(parts[row])):

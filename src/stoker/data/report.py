@@ -64,14 +64,20 @@ def balance(counts: Any, names: tuple[str, ...]) -> dict[str, Any]:
 def reasons(rejects: pa.Table) -> list[dict[str, Any]]:
     """Rejects by reason, commonest first, each with an example."""
     rows = rejects.select(["reason", "path"]).to_pylist()
-    counts = Counter(row["reason"].split(":")[0].split(" (")[0] for row in rows)
+    kinds = [kind_of(row["reason"]) for row in rows]
+    counts = Counter(kinds)
     examples: dict[str, str] = {}
-    for row in rows:
-        examples.setdefault(row["reason"].split(":")[0].split(" (")[0], row["path"])
+    for kind, row in zip(kinds, rows, strict=True):
+        examples.setdefault(kind, row["path"])
     return [
         {"reason": reason, "images": count, "example": examples[reason]}
         for reason, count in counts.most_common()
     ]
+
+
+def kind_of(reason: str) -> str:
+    """A reason without what is particular to one image; what a server answered is the reason."""
+    return reason if reason.startswith("download:") else reason.split(":")[0].split(" (")[0]
 
 
 def ignored(listing: Listing[Any]) -> list[dict[str, Any]]:

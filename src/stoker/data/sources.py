@@ -80,6 +80,8 @@ def open_source(
         seen = known or walk(source)
         listing = list_folder(source, val_share, seen)
         return OnDisk(source, listing, lambda: None if known else remember(source, seen, cache))
+    if path.is_fifo():  # <(curl ...) of a shell
+        return replace(archive("the pipe", path), stamp=None)
     if path.is_file() and looks_like_one(path):
         return archive(shown(source), path)
     raise BadRequest(
@@ -188,8 +190,15 @@ def downloads(listed: list[Item], committed: Committed) -> Iterator[Carried]:
             if item.reason is None:
                 came = next(fetched)
                 item = replace(item, data=came.data, reason=came.reason, again=came.passing)
-            items.append(item)
+            items.append(replace(item, name=without_password(item.name)))
         yield replace(chunk, items=tuple(items))
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be written down."""
+    scheme, mark, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return scheme + mark + place.rpartition("@")[2] + slash + path
 
 
 def stamp_of_rows(items: tuple[Item, ...]) -> str:

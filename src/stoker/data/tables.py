@@ -85,11 +85,24 @@ def open_table(files: tuple[Path, ...], chosen: dict[str, str]) -> Table:
                 f"{', '.join(map(shown, names)) or 'none'}; say --columns {role}=NAME"
             )
         columns[role] = name
-    kind = schema.field(columns["image"]).type if schema is not None else pa.string()
-    if pa.types.is_struct(kind) and "bytes" not in [field.name for field in kind]:
-        raise BadRequest(f"column {columns['image']!r} of {shown(str(first))} holds no image bytes")
-    plain = pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    return Table(files, columns, plain, classes.get(columns["label"], ()))
+    holds_bytes = schema is not None and bytes_inside(schema, columns["image"], first)
+    return Table(files, columns, holds_bytes, classes.get(columns["label"], ()))
+
+
+def bytes_inside(schema: pa.Schema, column: str, file: Path) -> bool:
+    """Whether a column holds images themselves; else it names them."""
+    kinds = [field.type for field in schema if field.name == column]
+    kind = kinds[0]
+    if pa.types.is_struct(kind):
+        kind = next((field.type for field in kind if field.name == "bytes"), kind)
+    inside = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    named = pa.types.is_string(kinds[0]) or pa.types.is_large_string(kinds[0])
+    if len(kinds) > 1 or not (inside or named):
+        raise BadRequest(
+            f"column {column!r} of {shown(str(file))} holds neither images nor names of images: "
+            f"{kinds[0] if len(kinds) == 1 else 'there are several'}"
+        )
+    return inside
 
 
 def parquet(file: Path) -> pq.ParquetFile:
@@ -120,7 +133,10 @@ def own_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
         return {
             column: tuple(str(name) for name in feature["names"])
             for column, feature in features.items()
-            if isinstance(feature, dict) and feature.get("names")
+            if isinstance(feature, dict)
+            and feature.get("names")
+            # Names that are there twice do not tell classes apart.
+            and len(set(map(str, feature["names"]))) == len(feature["names"])
         }
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
@@ -180,7 +196,9 @@ def header_of(file: Path) -> list[str]:
 def csv_rows(file: Path) -> Iterator[list[str]]:
     csv.field_size_limit(FIELD_BYTES)
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        yield from csv.reader(text, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+        yield from csv.reader(
+            text, strict=True, delimiter="\t" if file.suffix.lower() == ".tsv" else ","
+        )
 
 
 def told(image: Any, holds_bytes: bool, place: str) -> tuple[str, bytes | None, str | None]:

@@ -83,25 +83,30 @@ def near_duplicates(tables: dict[str, pa.Table]) -> pa.Table:
 
 
 def alike(looks: Looks) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """Places of pairs whose looks differ in few bits, and in how many."""
+    """Places of pairs whose looks differ in few bits, and in how many. Of images with the very
+    same look each is paired with the first: a thousand frames of one scene are a thousand pairs."""
     counts = ones(looks)
     telling = np.flatnonzero((counts >= TELLING_BITS) & (counts <= 64 - TELLING_BITS))
-    pairs: list[NDArray[np.int64]] = [np.empty((0, 3), dtype=np.int64)]
+    distinct, first, which = np.unique(looks[telling], return_index=True, return_inverse=True)
+    first = telling[first]
+    again = np.flatnonzero(first[which] != telling)
+    same = [first[which[again]], telling[again], np.zeros_like(again)]
+    pairs: list[NDArray[np.int64]] = [np.stack(same, axis=1)]
     for part in range(PARTS):
-        keys = (looks[telling] >> np.uint64(part * PART_BITS)) & np.uint64(0xFFFF)
-        order = telling[np.argsort(keys, kind="stable")]
-        ordered = np.sort(keys, kind="stable")
+        keys = (distinct >> np.uint64(part * PART_BITS)) & np.uint64(0xFFFF)
+        order = np.argsort(keys, kind="stable")
         for apart in range(1, NEAREST):
-            same = np.flatnonzero(ordered[:-apart] == ordered[apart:])
-            if not len(same):
+            near = np.flatnonzero(keys[order[:-apart]] == keys[order[apart:]])
+            if not len(near):
                 break
-            one, two = order[same], order[same + apart]
-            bits = ones(looks[one] ^ looks[two])
+            one, two = order[near], order[near + apart]
+            bits = ones(distinct[one] ^ distinct[two])
             close = bits <= MOST_BITS
-            low, high = np.minimum(one, two)[close], np.maximum(one, two)[close]
-            pairs.append(np.stack([low, high, bits[close]], axis=1).astype(np.int64))
-    found = np.unique(np.concatenate(pairs), axis=0)
-    return found[:, 0], found[:, 1], found[:, 2].astype(np.uint8)
+            one, two = first[one[close]], first[two[close]]
+            found = [np.minimum(one, two), np.maximum(one, two), bits[close].astype(np.int64)]
+            pairs.append(np.stack(found, axis=1))
+    found_all = np.unique(np.concatenate(pairs), axis=0)
+    return found_all[:, 0], found_all[:, 1], found_all[:, 2].astype(np.uint8)
 
 
 def ones(values: Looks) -> NDArray[np.uint8]:

@@ -179,9 +179,11 @@ class Unzipped:
                         break
                     held += more
                 told = held[place + 4 : place + (24 if self.wide else 16)]
-                before = zlib.crc32(held[:place], checksum).to_bytes(4, "little")
                 length = (size + place).to_bytes(8 if self.wide else 4, "little")
-                if told == before + length + length:
+                # Sizes first: a false mark must not cost a sum over all that came before it.
+                if told[4:] == length + length and int.from_bytes(told[:4], "little") == zlib.crc32(
+                    held[:place], checksum
+                ):
                     self.stream.put_back(held[place:])
                     yield held[:place]
                     return

@@ -25,7 +25,7 @@ def summary_lines(dataset: Dataset) -> list[str]:
     if dataset.description["held_out"]:
         lines.append(
             f"  held out  {dataset.description['held_out']:.0%} of each class as val, "
-            "because the folder has no val/ or test/"
+            "because there is neither val nor test"
         )
     if report["rotated"]:
         lines.append(f"  turned    {plural(report['rotated'], 'image')} upright (EXIF)")

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -19,6 +21,9 @@ from typing import Any
 
 from stoker.fleet.local import STOP_SIGNALS
 from stoker.fleet.ranks import ELASTIC
+
+AGAIN_S = 0.5
+"""After how long a wish that should have been heard is said again."""
 
 
 class StopNow(BaseException):
@@ -36,6 +41,7 @@ class StopWish:
         self._for_good = False
         self._before: dict[signal.Signals, Any] = {}
         self._at_once = False
+        self._reminded = False
         self._leave: Callable[[], None] | None = None
 
     def __bool__(self) -> bool:
@@ -63,7 +69,7 @@ class StopWish:
     @contextmanager
     def at_once(self, leave: Callable[[], None] | None = None) -> Iterator[None]:
         """A wish that comes in here, or came before, leaves in its own way, or raises StopNow."""
-        self._at_once, self._leave = True, leave
+        self._at_once, self._leave, self._reminded = True, leave, False
         try:
             if self:
                 self._go()
@@ -72,10 +78,22 @@ class StopWish:
             self._at_once, self._leave = False, None
 
     def _go(self) -> None:
-        self._at_once = False
+        """Leave, unless we are leaving already. What is raised inside a finaliser is lost: so this
+        is said again until it was heard."""
+        if leaving():
+            return
+        if not self._reminded:
+            self._reminded = True
+            threading.Thread(target=self._remind, daemon=True).start()
         if self._leave:
             self._leave()
         raise StopNow
+
+    def _remind(self) -> None:
+        while self._at_once and self._before:
+            time.sleep(AGAIN_S)
+            if self._at_once and self._before:
+                os.kill(os.getpid(), signal.SIGUSR1)
 
     def listen(self) -> None:
         """Take the stop signals of this process."""
@@ -95,3 +113,11 @@ class StopWish:
             self.wish(signal.Signals(number).name)
         if self._at_once:
             self._go()
+
+
+def leaving() -> bool:
+    """Whether the code that was interrupted is on its way out because of a wish."""
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, StopNow):
+        error = error.__context__
+    return error is not None
