@@ -1,0 +1,106 @@
+"""kill -9 of a pack and its workers at random moments: the same command ends with the same bytes.
+
+Moments are drawn from a fixed seed and counted in pieces of work that are done, not in seconds, so
+that a slow machine is killed in the same places.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from packing import as_folder, as_tar, as_zip, contents, run_pack, start_pack
+from samples import picture
+from stoker.data.index import Dataset
+
+KILLS = 10
+IMAGES, SHARD_IMAGES = 1300, 100
+FLAGS = ("--workers", "1", "--shard-images", str(SHARD_IMAGES))
+
+
+def image(label: int, number: int) -> bytes:
+    """A small picture that has to be decoded and encoded: work that a kill can fall into."""
+    import io
+
+    file = io.BytesIO()
+    picture(label, number, (10, 8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def listed() -> list[tuple[str, bytes]]:
+    return [(f"class{n % 3}/{n:05d}.png", image(n % 3, n)) for n in range(IMAGES)]
+
+
+def as_parquet(listed: list[tuple[str, bytes]], file: Path) -> None:
+    names, data = zip(*listed, strict=True)
+    cells = [{"bytes": one, "path": name} for name, one in listed]
+    splits = ["val" if number % 10 == 0 else "train" for number in range(len(names))]
+    table = pa.table({"image": cells, "label": [name[:6] for name in names], "split": splits})
+    pq.write_table(table, file, row_group_size=200)
+
+
+MAKE: dict[str, Callable[[list[tuple[str, bytes]], Path], object]] = {
+    "piped tar": lambda listed, place: (place / "in.tar").write_bytes(as_tar(listed)),
+    "zip": lambda listed, place: (place / "in.zip").write_bytes(as_zip(listed)),
+    "parquet": lambda listed, place: as_parquet(listed, place / "in.parquet"),
+    "folder": lambda listed, place: as_folder(place / "in", listed),
+}
+
+
+def pieces(out: Path) -> int:
+    """How much is done: chunks that are staged and shards that are written, each with its part."""
+    return sum(1 for _ in out.glob(".parts/**/[!.]*.parquet")) + sum(1 for _ in out.glob("*/*.tar"))
+
+
+def kill(process: subprocess.Popen[str]) -> bool:
+    """Kill the whole group; whether it was still at work."""
+    at_work = process.poll() is None
+    if at_work:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return at_work
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_ten_kills_and_the_same_bytes(
+    kind: str, listed: list[tuple[str, bytes]], tmp_path: Path
+) -> None:
+    MAKE[kind](listed, tmp_path)
+    (source,) = (path for path in tmp_path.iterdir() if path.name.startswith("in"))
+    piped, given = (source, "-") if kind == "piped tar" else (None, str(source))
+    code, said = run_pack(given, tmp_path / "whole", *FLAGS, piped=piped)
+    assert code == 0, said
+    whole = contents(tmp_path / "whole")
+
+    out, random = tmp_path / "out", np.random.default_rng([7, list(MAKE).index(kind)])
+    # Up to the whole of it: chunks or files first, then shards, an index, the description.
+    goals = np.linspace(0, 24, KILLS) + random.uniform(0, 2, KILLS)
+    killed = 0
+    for goal, delay_s in zip(goals, random.uniform(0, 0.05, KILLS), strict=True):
+        process = start_pack(given, out, *FLAGS, piped=piped)
+        before, give_up = pieces(out), time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < give_up:
+            done = pieces(out)
+            if done >= goal or done >= before + 5:
+                break
+            time.sleep(0.002)
+        time.sleep(delay_s)
+        killed += kill(process)
+        if Dataset.is_packed(out):
+            Dataset(out)  # once it is there it is whole
+    assert killed >= KILLS // 2
+    code, said = run_pack(given, out, *FLAGS, piped=piped)
+    assert code == 0, said
+    assert contents(out) == whole
+    code, said = run_pack(given, out, *FLAGS, piped=piped)
+    assert (code, said.startswith("packed already")) == (0, True)
