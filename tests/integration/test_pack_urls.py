@@ -151,14 +151,13 @@ class TestWhatComes:
             pack(url_list(tmp_path / "l.csv", urls, ["a"] * 3), tmp_path / "out", workers=1)
         assert not server.asked
 
-    def test_an_empty_cell_among_urls_is_a_row_with_its_reason(
-        self, server: FaultyServer, tmp_path: Path
-    ) -> None:
+    def test_a_row_without_a_url_is_named(self, server: FaultyServer, tmp_path: Path) -> None:
         urls = [*photos(server, 4), ""]
         file = url_list(tmp_path / "l.csv", urls, ["a", "b"] * 2 + ["a"])
         out = pack(file, tmp_path / "out", workers=1, val_share=0)
-        (row,) = pq.read_table(out / "rejected.parquet").to_pylist()
-        assert row["reason"] == "empty cell"
+        (entry,) = Dataset(out).description["report"]["ignored"]
+        assert entry["reason"] == "row without an image"
+        assert Dataset(out).images("train") == 4
 
     def test_a_label_that_is_not_utf8(self, server: FaultyServer, tmp_path: Path) -> None:
         lines = [f"{url},".encode() + b"caf\xe9" for url in photos(server, 4)]

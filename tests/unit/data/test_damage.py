@@ -21,7 +21,7 @@ from stoker.data.pack import pack
 from stoker.errors import StokerError
 from stoker.recipe.position import Batch
 
-IMAGES, SIDE, BATCH = 1000, 8, 50
+IMAGES, SIDE, BATCH = 2000, 8, 100
 PER_EPOCH = IMAGES // BATCH
 Shown = dict[tuple[int, int], tuple[bytes, int]]
 """Pixels and label by epoch and sample."""
@@ -32,7 +32,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("set")
     listed = [(f"c{n % 4}/{n:05d}.jpg", jpeg(n % 4, n, (SIDE, SIDE))) for n in range(IMAGES)]
     folder = as_folder(root / "photos", listed)
-    return pack(folder, root / "packed", val_share=0, shard_images=250, workers=1)
+    return pack(folder, root / "packed", val_share=0, shard_images=500, workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +103,21 @@ def differing(one: Shown, two: Shown) -> list[tuple[int, int]]:
     return sorted(key for key in one if one[key] != two[key])
 
 
+def first_choice(sample: int, epoch: int) -> int:
+    """The image that is tried first in place of a damaged one."""
+    return int(chance.hash_of("instead", sample, epoch, 0)[0] % IMAGES)
+
+
+def shown_in_time(packed: Path, epochs: range) -> Shown:
+    """The same, or a failure instead of a search without end."""
+    came: list[Shown] = []
+    work = threading.Thread(target=lambda: came.append(shown(packed, epochs=epochs)), daemon=True)
+    work.start()
+    work.join(40)
+    assert came, "a stand-in is looked for without end"
+    return came[0]
+
+
 class TestSubstitute:
     def test_an_undamaged_set_is_shown_as_it_is(self, intact: Path, right: Shown) -> None:
         told: list[str] = []
@@ -144,28 +159,39 @@ class TestSubstitute:
 
     @pytest.mark.timeout(60)
     def test_an_image_never_stands_in_for_itself(self, damaged: Callable[..., Path]) -> None:
-        """Once in a thousand a hash chooses the very image that is damaged."""
-        alone = [
+        """Once in so many a hash chooses the very image that is damaged."""
+        sample, epoch = next(
             (sample, epoch)
-            for epoch in range(2)
+            for epoch in range(100)
             for sample in range(IMAGES)
-            if int(chance.hash_of("instead", sample, epoch)[0] % IMAGES) == sample
-        ]
-        for sample, epoch in alone[:2] or [(0, 0)]:
-            came: list[Shown] = []
-            work = threading.Thread(
-                target=lambda s, e, c: c.append(shown(damaged(s), epochs=range(e, e + 1))),
-                args=(sample, epoch, came),
-                daemon=True,
-            )
-            work.start()
-            work.join(20)
-            assert came, f"sample {sample} in epoch {epoch} is looked for without end"
+            if first_choice(sample, epoch) == sample
+        )
+        found = shown_in_time(damaged(sample), range(epoch, epoch + 1))
+        assert len(found) == IMAGES
+
+    @pytest.mark.timeout(60)
+    def test_nor_does_another_damaged_one(self, damaged: Callable[..., Path], right: Shown) -> None:
+        one = next(n for n in range(IMAGES) if first_choice(n, 0) != n)
+        other = first_choice(one, 0)
+        packed = damaged(one, other)
+        found = shown_in_time(packed, range(2))
+        assert differing(found, right) == sorted((e, n) for e in (0, 1) for n in (one, other))
+        whole = {
+            image: label
+            for (_, sample), (image, label) in right.items()
+            if sample not in (one, other)
+        }
+        for key in differing(found, right):
+            image, label = found[key]
+            assert whole[image] == label
+        # Whichever of the two is met first, and by whom.
+        for threads, world in ((1, 2), (4, 3)):
+            assert differing(shown(packed, threads=threads, world=world), found) == []
 
     def test_more_than_one_in_a_thousand_stops(self, damaged: Callable[..., Path]) -> None:
-        assert MOST * IMAGES == 1
-        with pytest.raises(StokerError, match="2 of 1,000 images no longer decode"):
-            shown(damaged(17, 600))
+        assert MOST * IMAGES == 2
+        with pytest.raises(StokerError, match="3 of 2,000 images no longer decode"):
+            shown(damaged(17, 600, 1500))
 
 
 class TestStop:

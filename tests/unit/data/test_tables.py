@@ -77,9 +77,10 @@ class TestCsv:
             ("c.jpg", "row without a label"),
         }
 
-    def test_an_empty_cell_is_a_reason(self, tmp_path: Path) -> None:
-        items, _ = read(csv_table(tmp_path, "path,label\n,cat\n"))
-        assert [item.reason for item in items] == ["empty cell"]
+    def test_a_row_without_an_image_is_named(self, tmp_path: Path) -> None:
+        items, ignored = read(csv_table(tmp_path, "path,label\n,cat\na.jpg,cat\n"))
+        assert [item.name for item in items] == ["a.jpg"]
+        assert ignored == [("list.csv/00000000", "row without an image")]
 
     def test_a_split_of_another_name_is_named(self, tmp_path: Path) -> None:
         items, ignored = read(csv_table(tmp_path, "path,label,split\na.jpg,cat,extra\n"))
