@@ -6,9 +6,11 @@ that a slow machine is killed in the same places.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +31,6 @@ FLAGS = ("--workers", "1", "--shard-images", str(SHARD_IMAGES))
 
 def image(label: int, number: int) -> bytes:
     """A small picture that has to be decoded and encoded: work that a kill can fall into."""
-    import io
-
     file = io.BytesIO()
     picture(label, number, (10, 8)).save(file, "PNG")
     return file.getvalue()
@@ -42,7 +42,7 @@ def listed() -> list[tuple[str, bytes]]:
 
 
 def as_parquet(listed: list[tuple[str, bytes]], file: Path) -> None:
-    names, data = zip(*listed, strict=True)
+    names = [name for name, _ in listed]
     cells = [{"bytes": one, "path": name} for name, one in listed]
     splits = ["val" if number % 10 == 0 else "train" for number in range(len(names))]
     table = pa.table({"image": cells, "label": [name[:6] for name in names], "split": splits})
@@ -104,3 +104,29 @@ def test_ten_kills_and_the_same_bytes(
     assert contents(out) == whole
     code, said = run_pack(given, out, *FLAGS, piped=piped)
     assert (code, said.startswith("packed already")) == (0, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
+def test_a_wish_to_stop_ends_a_pack_whose_pipe_stalls(
+    number: signal.Signals, listed: list[tuple[str, bytes]], tmp_path: Path
+) -> None:
+    tar, out = as_tar(listed), tmp_path / "out"
+    command = [sys.executable, "-m", "stoker", "pack", "-", str(out), "--spot-notice", "off"]
+    process = subprocess.Popen(
+        [*command, *FLAGS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdin is not None
+    process.stdin.write(tar[: len(tar) * 3 // 4])
+    process.stdin.flush()
+    give_up = time.monotonic() + 60
+    while pieces(out) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(30) == 75
+    process.stdin.close()
+    (tmp_path / "in.tar").write_bytes(tar)
+    for place in (out, tmp_path / "whole"):
+        assert run_pack("-", place, *FLAGS, piped=tmp_path / "in.tar")[0] == 0
+    assert contents(out) == contents(tmp_path / "whole")

@@ -1,7 +1,8 @@
-"""A disk that fills up while packing: words that name it, nothing lost, and the same bytes after."""
+"""A disk that fills up while packing: words that name it, nothing lost, the same bytes after."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,11 @@ from samples import picture
 
 FLAGS = ("--workers", "1", "--shard-images", "60", "--codec", "raw")
 IMAGES = 600
-"""Of 40 x 30 pixels: 2.3 MB as raw arrays in ten shards, and as much again while they are staged."""
+"""Of 40 x 30 pixels: 2.3 MB as raw arrays in ten shards, as much again while they are staged."""
 
 
 @pytest.fixture(scope="module")
 def listed() -> list[Member]:
-    import io
-
     made = []
     for number in range(IMAGES):
         file = io.BytesIO()

@@ -165,6 +165,18 @@ class TestWhatComes:
         out = pack(tmp_path / "l.csv", tmp_path / "out", workers=1)
         assert Dataset(out).classes == ["caf\\xe9"]
 
+    def test_a_password_is_kept_nowhere(self, server: FaultyServer, tmp_path: Path) -> None:
+        urls = [*photos(server, 6), server.url("status/404")]
+        secret = [url.replace("http://", "http://bob:hunter2@") for url in urls]
+        file = url_list(tmp_path / "l.csv", secret, ["a", "b"] * 3 + ["a"])
+        out = tmp_path / "out"
+        code, said = run_pack(file, out, "--workers", "1")
+        assert code == 0, said
+        assert any("Authorization" in headers for headers in server.headers_seen)
+        assert "hunter2" not in said
+        written = [path for path in out.rglob("*") if path.is_file()]
+        assert [path.name for path in written if b"hunter2" in path.read_bytes()] == []
+
     def test_parquet_with_splits(self, server: FaultyServer, tmp_path: Path) -> None:
         urls, words = photos(server, 12), ["train", "train", "test"] * 4
         table = pa.table({"image_url": urls, "class": [0, 1, 0] * 4, "split": words})

@@ -176,7 +176,7 @@ class TestCut:
         assert read_or_none(whole[:-1]) is None
 
     def test_the_words_say_what_to_do(self) -> None:
-        with pytest.raises(StokerError, match="ended early.*get a whole copy"):
+        with pytest.raises(StokerError, match=r"ended early.*get a whole copy"):
             read(as_tar(SMALL)[: BLOCK + 50])
 
 

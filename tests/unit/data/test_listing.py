@@ -96,6 +96,21 @@ class TestByLayout:
             "4.jpg": "not a split: expected train, val or test",
         }
 
+    @pytest.mark.parametrize("above", ["photos/", "a/photos/"])
+    def test_a_stray_image_does_not_make_one_class_of_all(self, above: str) -> None:
+        ignored: list[tuple[str, str]] = []
+        names = ["cat/1.jpg", "dog/2.jpg", "preview.jpg"]
+        found = by_layout([above + name for name in names], ignored)
+        assert found == {"train": {"cat": [0], "dog": [1]}}
+        assert ignored == [(f"{above}preview.jpg", "not inside a class folder")]
+
+    def test_a_stray_image_does_not_mix_the_splits(self) -> None:
+        ignored: list[tuple[str, str]] = []
+        names = ["train/cat/1.jpg", "val/cat/2.jpg", "preview.jpg"]
+        found = by_layout([f"photos/{name}" for name in names], ignored)
+        assert found == {"train": {"cat": [0]}, "val": {"cat": [1]}}
+        assert [path for path, _ in ignored] == ["photos/preview.jpg"]
+
     def test_nothing_is_nothing(self) -> None:
         assert by_layout([], []) == {}
 
@@ -206,7 +221,7 @@ class TestClassOrder:
     def test_whatever_the_names(self, names: set[str]) -> None:
         ordered = in_number_order(names)
         assert sorted(ordered) == sorted(names)
-        assert ordered == in_number_order(set(reversed(ordered)))
+        assert ordered == in_number_order(set(ordered))
 
 
 @FAST

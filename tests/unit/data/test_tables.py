@@ -119,6 +119,11 @@ class TestCsv:
         with pytest.raises(StokerError, match="cannot be read"):
             read(csv_table(tmp_path, 'path,label\na.jpg,"cat\n' + "b.jpg,dog\n" * 10_000))
 
+    def test_a_quote_without_end_is_an_error(self, tmp_path: Path) -> None:
+        """Else the rest of the list is one label, and the set is shorter without a word."""
+        with pytest.raises(StokerError, match="cannot be read"):
+            read(csv_table(tmp_path, 'path,label\na.jpg,"cat\nb.jpg,dog\nc.jpg,dog\n'))
+
     def test_so_is_one_in_the_header(self, tmp_path: Path) -> None:
         with pytest.raises(StokerError):
             opened(csv_table(tmp_path, f"path,label,{'x' * 70_000}\na,b,c\n"))

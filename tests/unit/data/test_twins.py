@@ -1,4 +1,4 @@
-"""Near duplicates: copies of photographs are found, plain surfaces are not, exact ones not again."""
+"""Near duplicates: copies of photographs are found, plain surfaces and exact ones are not."""
 
 from __future__ import annotations
 

@@ -1,0 +1,55 @@
+"""A wish to stop that falls into a finaliser, which swallows what is raised in it, is not lost."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import time
+
+import pytest
+
+from stoker.survive.stopping import StopNow, StopWish
+
+
+class ClosedLate(io.RawIOBase):
+    """Closed when it is forgotten, as each member of a tar is; a signal comes just then."""
+
+    def close(self) -> None:
+        if not self.closed:
+            signal.raise_signal(signal.SIGTERM)
+            # Handlers run between two steps of the interpreter: here.
+            os.getpid()
+        super().close()
+
+
+@pytest.mark.timeout(30)
+def test_it_is_heard_after_the_finaliser() -> None:
+    wish = StopWish()
+    wish.listen()
+    try:
+        with pytest.raises(StopNow):
+            with wish.at_once():
+                file = ClosedLate()
+                del file
+                give_up = time.monotonic() + 5
+                while time.monotonic() < give_up:
+                    time.sleep(0.05)
+        assert wish.reason == "SIGTERM"
+    finally:
+        wish.release()
+
+
+@pytest.mark.timeout(30)
+def test_a_second_signal_is_heard_where_the_first_was_lost() -> None:
+    wish = StopWish()
+    wish.listen()
+    try:
+        with pytest.raises(StopNow):
+            with wish.at_once():
+                file = ClosedLate()
+                del file
+                signal.raise_signal(signal.SIGTERM)
+                os.getpid()
+    finally:
+        wish.release()
