@@ -200,6 +200,23 @@ class TestParquet:
         with pytest.raises(BadRequest, match="no image bytes"):
             opened(file)
 
+    @pytest.mark.parametrize(
+        "cell",
+        [{"bytes": "text"}, {"bytes": [1, 2]}, [b"x"], 3, 1.5],
+        ids=["struct of text", "struct of a list", "list", "number", "fraction"],
+    )
+    def test_a_column_of_another_type_is_refused(self, tmp_path: Path, cell: Any) -> None:
+        file = parquet_table(tmp_path, image=[cell], label=[0])
+        with pytest.raises(BadRequest, match="image"):
+            opened(file)
+
+    def test_a_column_that_is_there_twice_is_refused(self, tmp_path: Path) -> None:
+        arrays = [pa.array([b"1"]), pa.array([b"2"]), pa.array([0])]
+        twice = pa.Table.from_arrays(arrays, names=["image", "image", "label"])
+        pq.write_table(twice, tmp_path / "t.parquet")
+        with pytest.raises(BadRequest, match="image"):
+            opened(tmp_path / "t.parquet")
+
     def test_many_row_groups_keep_their_order(self, tmp_path: Path) -> None:
         table = pa.table({"path": [f"{n}.jpg" for n in range(1000)], "label": [0] * 1000})
         pq.write_table(table, tmp_path / "t.parquet", row_group_size=37)
