@@ -25,6 +25,7 @@ from packing import (
     as_zip,
     contents,
     files_below,
+    flipped,
     jpeg,
     members,
     run_pack,
@@ -34,6 +35,7 @@ from packing import (
 from samples import image_folder, picture
 from stoker.data.index import Dataset
 from stoker.data.pack import STREAM_CACHE, pack
+from stoker.data.shard import ShardReport
 from stoker.errors import BadRequest
 
 FLAGS = ("--shard-images", "16", "--max-side", "40")
@@ -286,6 +288,31 @@ def test_a_download_that_broke_off_is_finished_by_the_whole_file(
     assert run_pack("-", tmp_path / "out", *FLAGS, piped=tmp_path / "given")[0] == 1
     assert run_pack("-", tmp_path / "out", *FLAGS, piped=forms["zip"])[0] == 0
     assert same_set(tmp_path / "out", whole)
+
+
+class StopHere(Exception):
+    pass
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "no part"])
+def test_what_was_staged_and_then_damaged_is_done_again(tmp_path: Path, damage: str) -> None:
+    def stop(report: ShardReport, done: int, total: int) -> None:
+        raise StopHere
+
+    source, out = tmp_path / "made.tar", tmp_path / "out"
+    source.write_bytes(as_tar(members(images=20)))
+    with pytest.raises(StopHere):
+        pack(source, out, workers=1, progress=stop)
+    staged = out / ".parts" / "stage" / "00000.tar"
+    data = staged.read_bytes()
+    if damage == "gone":
+        staged.unlink()
+    elif damage == "no part":
+        (out / ".parts" / ".parts" / "stage-00000.parquet").unlink()
+    else:
+        staged.write_bytes(flipped(data, 2000) if damage == "flipped" else data[:2000])
+    whole = contents(pack(source, tmp_path / "whole", workers=1))
+    assert contents(pack(source, out, workers=1)) == whole
 
 
 def test_the_writer_of_a_pipe_is_not_cut_off(forms: dict[str, Path], tmp_path: Path) -> None:
