@@ -165,7 +165,6 @@ class TestWhatComes:
         out = pack(tmp_path / "l.csv", tmp_path / "out", workers=1)
         assert Dataset(out).classes == ["caf\\xe9"]
 
-    @pytest.mark.xfail(strict=True, reason="the URL is shown and stored as it is")
     def test_a_password_is_kept_nowhere(self, server: FaultyServer, tmp_path: Path) -> None:
         urls = [*photos(server, 6), server.url("status/404")]
         secret = [url.replace("http://", "http://bob:hunter2@") for url in urls]

@@ -95,7 +95,7 @@ def bytes_inside(schema: pa.Schema, column: str, file: Path) -> bool:
     kind = kinds[0]
     if pa.types.is_struct(kind):
         kind = next((field.type for field in kind if field.name == "bytes"), kind)
-    inside = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    inside: bool = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     named = pa.types.is_string(kinds[0]) or pa.types.is_large_string(kinds[0])
     if len(kinds) > 1 or not (inside or named):
         raise BadRequest(
@@ -195,10 +195,9 @@ def header_of(file: Path) -> list[str]:
 
 def csv_rows(file: Path) -> Iterator[list[str]]:
     csv.field_size_limit(FIELD_BYTES)
+    mark = "\t" if file.suffix.lower() == ".tsv" else ","
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        yield from csv.reader(
-            text, strict=True, delimiter="\t" if file.suffix.lower() == ".tsv" else ","
-        )
+        yield from csv.reader(text, strict=True, delimiter=mark)
 
 
 def told(image: Any, holds_bytes: bool, place: str) -> tuple[str, bytes | None, str | None]:

@@ -63,6 +63,7 @@ class TestLook:
 
 
 def brute_force(looks: np.ndarray) -> set[tuple[int, int, int]]:
+    """Every image with the first of its own look, and the first ones of two looks."""
     values = [int(value) for value in looks]
     telling = [TELLING_BITS <= value.bit_count() <= 64 - TELLING_BITS for value in values]
     return {
@@ -70,6 +71,8 @@ def brute_force(looks: np.ndarray) -> set[tuple[int, int, int]]:
         for two in range(len(values))
         for one in range(two)
         if telling[one] and telling[two] and (values[one] ^ values[two]).bit_count() <= MOST_BITS
+        if values.index(values[one]) == one
+        if values.index(values[two]) == (one if values[one] == values[two] else two)
     }
 
 

@@ -23,7 +23,6 @@ class ClosedLate(io.RawIOBase):
         super().close()
 
 
-@pytest.mark.xfail(strict=True, reason="a wish is raised once, and lost if that is swallowed")
 @pytest.mark.timeout(30)
 def test_it_is_heard_after_the_finaliser() -> None:
     wish = StopWish()
@@ -41,7 +40,6 @@ def test_it_is_heard_after_the_finaliser() -> None:
         wish.release()
 
 
-@pytest.mark.xfail(strict=True, reason="a wish is raised once, and lost if that is swallowed")
 @pytest.mark.timeout(30)
 def test_a_second_signal_is_heard_where_the_first_was_lost() -> None:
     wish = StopWish()
