@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import json
 import os
 import stat
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -30,6 +28,7 @@ from stoker.commit import publish, sha256_file, temporary
 from stoker.data.encode import Storage, encode, fit, look, pixel_hash, short_hash
 from stoker.data.inspect import MAX_BYTES, Rejected, decode, inspect, open_image
 from stoker.data.listing import shown
+from stoker.data.ustar import TarWriter
 
 ROW = pa.schema(
     [
@@ -188,17 +187,18 @@ def write_members(task: ShardTask, file: IO[bytes]) -> list[Row]:
     """Write each image and its label into the tar; a row for every input."""
     rows = []
     alone = Path(task.out) / ".parts" / "large.lock"
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        stored = task.inputs.stored(task.storage, alone)
-        for place, ((found, data), label) in enumerate(zip(stored, task.labels, strict=True)):
-            key = f"{task.first_key + place:09d}"
-            row: Row = found | {"key": key, "label": label}
-            if row.get("reason") is None:
-                suffix = "npy" if task.storage.codec == "raw" else "jpg"
-                row["offset"] = add_member(tar, f"{key}.{suffix}", data)
-                add_member(tar, f"{key}.cls", str(label).encode())
-                row |= {"shard": task.number, "length": len(data)}
-            rows.append(row)
+    tar = TarWriter(file)
+    stored = task.inputs.stored(task.storage, alone)
+    for place, ((found, data), label) in enumerate(zip(stored, task.labels, strict=True)):
+        key = f"{task.first_key + place:09d}"
+        row: Row = found | {"key": key, "label": label}
+        if row.get("reason") is None:
+            suffix = "npy" if task.storage.codec == "raw" else "jpg"
+            row["offset"] = tar.add(f"{key}.{suffix}", data)
+            tar.add(f"{key}.cls", str(label).encode())
+            row |= {"shard": task.number, "length": len(data)}
+        rows.append(row)
+    tar.close()
     return rows
 
 
@@ -244,12 +244,3 @@ def read_bounded(path: str) -> bytes:
     if len(data) > MAX_BYTES:
         raise Rejected(f"file larger than {MAX_BYTES >> 20} MiB")
     return data
-
-
-def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> int:
-    """Append a file with fixed metadata; where its bytes begin."""
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    offset = tar.offset + tarfile.BLOCKSIZE
-    tar.addfile(member, io.BytesIO(data))
-    return offset
