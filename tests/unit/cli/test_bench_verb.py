@@ -1,0 +1,82 @@
+"""stoker bench data: a table of stages, a sentence that says what binds, figures as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from samples import image_folder
+from stoker.cli import main
+from stoker.data.pack import pack
+from stoker.errors import BAD_REQUEST, FINISHED
+from stoker.measure.feeding import STAGES
+
+ROW = re.compile(r"(.+?)  +([\d,]+) +([\d,]+) +([\d,]+|-) +(\d+%|-)")
+QUICK = ["--image-size", "16", "--batch-size", "8", "--seconds", "0.3"]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("set")
+    folder = image_folder(root / "photos", classes=2, images=10, val=3)
+    return pack(folder, root / "packed", workers=1, shard_images=8)
+
+
+@pytest.mark.parametrize("crop", ["resized", "centre", "pad"])
+def test_a_table_of_stages_and_what_binds(
+    packed: Path, tmp_path: Path, crop: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "figures.json"
+    words = ["bench", "data", str(packed), *QUICK, "--crop", crop, "--json", str(file)]
+    assert main(words) == FINISHED
+    head, *rows, about, gap, binds, first = capsys.readouterr().out.splitlines()
+    assert head.split() == ["images/s", "images/CPU-s", "MB/s", "held", "before"]
+    assert len(rows) == len(STAGES) and gap == ""
+    assert all(ROW.fullmatch(row) for row in rows), rows
+    assert len({len(row) for row in [head, *rows]}) == 1
+    assert f"16 px, batches of 8, {crop} crops" in about
+    assert "binds the loader" in binds
+    assert "epoch" in first
+    figures = json.loads(file.read_text())
+    assert set(figures["stages"]) == set(STAGES)
+    assert figures["stages"]["loader warm"]["images"] == 20
+    assert set(figures["bound_by"]) == {"cold", "warm"}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["models"], "nothing to bench called 'models': there is data"),
+        (["data"], "name a packed set: stoker bench data SET"),
+        ([], "required: data"),
+        (["data", "here", "--seconds", "0"], "--seconds must be above 0, not 0"),
+        (["data", "here", "--seconds", "nan"], "--seconds must be above 0, not nan"),
+        (["data", "here", "--batch-size", "0"], "--batch-size must be at least 1, not 0"),
+        (["data", "here", "--threads", "-1"], "--threads must be at least 0, not -1"),
+        (["data", "here", "--crop", "round"], "crop takes one of"),
+        (["data", "here", "--json", "no/such/file"], "no folder for --json no/such/file"),
+        (["data", "no-such-set"], "no-such-set is not a packed set"),
+        (["data", "here", "--second", "1"], "did you mean '--seconds'?"),
+    ],
+)
+def test_mistakes_are_answered(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *words]) == BAD_REQUEST
+    assert complaint in capsys.readouterr().err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from stoker.cli import bench\n"
+        "try: bench.run(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'cv2', 'pyarrow', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
