@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+import cv2
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -139,6 +140,8 @@ class ShardReport:
 
 def write_shard(task: ShardTask) -> ShardReport:
     """Do the task, or find it done."""
+    # Workers have a core each: OpenCV's own threads would only get in their way.
+    cv2.setNumThreads(0)
     digest = task.digest()
     done = committed(task, digest)
     if done is not None:
