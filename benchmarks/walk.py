@@ -1,0 +1,99 @@
+"""Listing a folder of very many files, as `stoker pack` does: seconds, memory, directory calls.
+
+    python benchmarks/walk.py [--files 1000000] [--classes 1000] [--place FOLDER]
+
+Makes a folder of empty files with images' names, waits until its folders count as settled, and
+starts twice, each in a process of its own: the first lists every folder and keeps what it found, the
+second reads what was kept. Folder listings are counted by an audit hook and, where strace is
+installed, by the kernel's own calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+START = """
+import json, resource, sys, time
+listings = 0
+def hook(event, arguments):
+    global listings
+    listings += event in ("os.scandir", "os.listdir")
+sys.addaudithook(hook)
+from pathlib import Path
+from stoker.data.sources import open_source
+def rss_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+bare, before, listings = rss_mb(), time.perf_counter(), 0
+source = open_source(sys.argv[1], 0.1, {}, Path(sys.argv[2]))
+listed = time.perf_counter()
+files = sum(len(split.images) for split in source.listing.splits.values())
+peak_listed = rss_mb()
+source.remember()
+print(json.dumps({
+    "files": files,
+    "listing_s": round(listed - before, 2),
+    "keeping_s": round(time.perf_counter() - listed, 2),
+    "peak_mb": round(rss_mb()),
+    "peak_listed_mb": round(peak_listed),
+    "bare_mb": round(bare),
+    "folder_listings": listings,
+}))
+"""
+
+
+def make(root: Path, files: int, classes: int) -> float:
+    began = time.perf_counter()
+    each = -(-files // classes)
+    for label in range(classes):
+        folder = root / f"n{label:08d}"
+        folder.mkdir(parents=True)
+        for number in range(label * each, min((label + 1) * each, files)):
+            (folder / f"n{label:08d}_{number:08d}.jpg").touch()
+    return time.perf_counter() - began
+
+
+def start(root: Path, cache: Path) -> dict[str, object]:
+    """One start in a process of its own."""
+    words = [sys.executable, "-c", START, str(root), str(cache)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def directory_calls(root: Path, cache: Path) -> int | None:
+    """Directory calls below the root of one more start, as the kernel saw them."""
+    if shutil.which("strace") is None:
+        return None
+    with tempfile.NamedTemporaryFile("r") as log:
+        watched = ["strace", "-f", "-y", "-e", "trace=getdents64", "-o", log.name]
+        words = [*watched, sys.executable, "-c", START, str(root), str(cache)]
+        subprocess.run(words, capture_output=True, check=True)
+        return len(re.findall(rf"<{re.escape(str(root))}[/>]", log.read()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--files", type=int, default=1_000_000)
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--place", default=None, help="where to make the folder [a temporary one]")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.place) as name:
+        root, cache = Path(name).resolve() / "images", Path(name) / "walk.parquet"
+        print(f"made in {make(root, given.files, given.classes):.0f} s", flush=True)
+        time.sleep(4)  # folders that were changed just now are not kept
+        print("first start ", json.dumps(start(root, cache)), flush=True)
+        print("kept        ", cache.stat().st_size if cache.exists() else None, "bytes")
+        print("second start", json.dumps(start(root, cache)), flush=True)
+        print("directory calls of another second start:", directory_calls(root, cache))
+
+
+if __name__ == "__main__":
+    main()
