@@ -3,8 +3,8 @@
     python benchmarks/walk.py [--files 1000000] [--classes 1000] [--place FOLDER]
 
 Makes a folder of empty files with images' names, waits until its folders count as settled, and
-starts twice, each in a process of its own: the first lists every folder and keeps what it found, the
-second reads what was kept. Folder listings are counted by an audit hook and, where strace is
+starts twice, each in a process of its own: the first lists every folder and keeps what it found;
+the second reads what was kept. Folder listings are counted by an audit hook and, where strace is
 installed, by the kernel's own calls.
 """
 
@@ -25,7 +25,8 @@ import json, resource, sys, time
 listings = 0
 def hook(event, arguments):
     global listings
-    listings += event in ("os.scandir", "os.listdir")
+    if event in ("os.scandir", "os.listdir"):
+        listings += str(arguments[0]).startswith(sys.argv[1])
 sys.addaudithook(hook)
 from pathlib import Path
 from stoker.data.sources import open_source

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -133,24 +132,31 @@ def remember(root: str, seen: Walk, cache: Path) -> None:
         return
     if max(seen.folders.values()) > time.time_ns() - int(SETTLED_S * 1e9):
         return
-    columns: dict[str, list[Any]] = {"split": [], "label": [], "path": []}
-    for split, labelled in seen.found.items():
-        for label, paths in labelled.items():
-            # A class without images is a row without a path.
-            kept: list[bytes | None] = [os.fsencode(path) for path in paths] or [None]
-            columns["path"] += kept
-            columns["split"] += [split] * len(kept)
-            columns["label"] += [os.fsencode(label)] * len(kept)
+    pieces = [
+        piece(split, label, paths)
+        for split, labelled in seen.found.items()
+        for label, paths in labelled.items()
+    ]
     facts = {
         "root": os.fsencode(os.path.abspath(root)).hex(),
         "ignored": seen.ignored,
         "folders": [[os.fsencode(name).hex(), time] for name, time in seen.folders.items()],
     }
-    table = pa.table(columns, schema=WALK).replace_schema_metadata({"walk": json.dumps(facts)})
+    table = pa.Table.from_batches(pieces, schema=WALK)
+    table = table.replace_schema_metadata({"walk": json.dumps(facts)})
     with suppress(OSError):  # it only saves time
         draft = temporary(cache)
         pq.write_table(table, draft)
         publish(draft, cache)
+
+
+def piece(split: str, label: str, paths: list[str]) -> pa.RecordBatch:
+    """A class as it is kept, made by itself: a million paths are never here twice as Python's own
+    objects. A class without images is a row without a path."""
+    kept: list[bytes | None] = [os.fsencode(path) for path in paths] or [None]
+    labels = [os.fsencode(label)] * len(kept)
+    columns = {"split": [split] * len(kept), "label": labels, "path": kept}
+    return pa.record_batch(columns, schema=WALK)
 
 
 def remembered(root: str, cache: Path) -> Walk | None:

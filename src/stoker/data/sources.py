@@ -72,7 +72,8 @@ def open_source(
         if sys.stdin is None or sys.stdin.isatty():
             raise BadRequest("nothing is piped in: curl ... | stoker pack - OUT")
         return archive("standard input", None)
-    known = remembered(source, cache)
+    # A folder whose walk was kept is no table: nothing has to be listed to know that.
+    known = remembered(source, cache) if path.is_dir() else None
     files = () if known else table_files(path)
     if files:
         return table_source(open_table(files, columns), source, val_share)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -284,3 +287,30 @@ class TestSameFolderSameListing:
 def test_a_name_with_control_characters_is_shown_without_them() -> None:
     assert shown("a\x1b[31mred\n") == "a\\x1b[31mred\\n"
     assert shown("höhle/größe.jpg") == "höhle/größe.jpg"
+
+
+def test_a_second_start_lists_no_folder(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    for name in ("cat/1.jpg", "cat/deep/2.jpg", "dog/3.png"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    (root / "empty").mkdir()
+    for folder in (root, *root.rglob("*")):
+        os.utime(folder, (1, 1))  # long settled
+    code = (
+        "import json, sys; from pathlib import Path; from stoker.data.sources import open_source\n"
+        "listed = []\n"
+        "sys.addaudithook(lambda event, given: event in ('os.scandir', 'os.listdir') "
+        "and str(given[0]).startswith(sys.argv[1]) and listed.append(given[0]))\n"
+        "source = open_source(sys.argv[1], 0.0, {}, Path(sys.argv[2])); source.remember()\n"
+        "splits = source.listing.splits\n"
+        "print(json.dumps([len(listed), {name: split.images for name, split in splits.items()}, "
+        "source.listing.ignored]))"
+    )
+    words = [sys.executable, "-c", code, str(root), str(tmp_path / "walk")]
+    first, second = (json.loads(subprocess.check_output(words)) for _ in range(2))
+    assert first[0] >= 5
+    assert second[0] == 0
+    assert first[1:] == second[1:]
+    (root / "dog" / "4.jpg").touch()
+    assert json.loads(subprocess.check_output(words))[0] >= 5
