@@ -40,6 +40,8 @@ LOOK_UP_S = 0.2
 """How often somebody who waits for a batch looks up."""
 DECODERS = "stoker-decode"
 """How the names of decoding threads begin."""
+LOOK_AHEAD = 16
+"""How many batches ahead the order is asked for."""
 CHUNK = 16
 """Images a thread takes at a time: enough to forget the queue, few enough to share the end."""
 SMALL_CHUNK = 128
@@ -159,6 +161,9 @@ class Loader:
             self._threads.submit(self._fill, loaded, seen, start, min(start + chunk, len(samples)))
             for start in range(0, len(samples), chunk)
         ]
+        # Made by a thread, so that whoever trains does not pause where an epoch begins.
+        ahead = batch.position + LOOK_AHEAD * batch.size
+        self._threads.submit(self.order.look_ahead, ahead, batch.size)
         return loaded
 
     def _buffer(self, shape: tuple[int, ...]) -> Pixels:

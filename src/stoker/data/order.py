@@ -14,6 +14,7 @@ Memory is O(shards) and a window at a time, whatever the number of samples.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -70,6 +71,7 @@ class Order:
     _windows: OrderedDict[tuple[int, int, int], Ints] = field(
         default_factory=OrderedDict, repr=False
     )
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.shard_sizes = np.asarray(self.shard_sizes, dtype=np.int64)
@@ -80,11 +82,12 @@ class Order:
 
     def plan(self, epoch: int) -> EpochPlan:
         """Shard permutation and lane cuts of an epoch."""
-        if epoch not in self._plans:
-            self._plans[epoch] = self._make_plan(epoch)
-            while len(self._plans) > 2:
-                self._plans.popitem(last=False)
-        return self._plans[epoch]
+        with self._lock:
+            if epoch not in self._plans:
+                self._plans[epoch] = self._make_plan(epoch)
+                while len(self._plans) > 2:
+                    self._plans.popitem(last=False)
+            return self._plans[epoch]
 
     def _make_plan(self, epoch: int) -> EpochPlan:
         shards = chance.permutation(
@@ -101,9 +104,15 @@ class Order:
     def _window(self, epoch: int, lane: int, number: int) -> Ints:
         """Sample ids of one window of a lane, in the order they are seen."""
         name = (epoch, lane, number)
-        if name in self._windows:
+        with self._lock:
+            if name not in self._windows:
+                self._windows[name] = self._make_window(epoch, lane, number)
+                while len(self._windows) > _WINDOWS_KEPT:
+                    self._windows.popitem(last=False)
             self._windows.move_to_end(name)
             return self._windows[name]
+
+    def _make_window(self, epoch: int, lane: int, number: int) -> Ints:
         plan = self.plan(epoch)
         begin = plan.lane_starts[lane] + number * self.window
         end = min(begin + self.window, plan.lane_starts[lane + 1])
@@ -112,10 +121,11 @@ class Order:
         )
         slots = np.searchsorted(plan.starts, shuffled, side="right") - 1
         ids: Ints = self._first_of_shard[plan.shards[slots]] + shuffled - plan.starts[slots]
-        self._windows[name] = ids
-        while len(self._windows) > _WINDOWS_KEPT:
-            self._windows.popitem(last=False)
         return ids
+
+    def look_ahead(self, position: int, size: int) -> None:
+        """Make what a batch to come needs: at an epoch's start, a window for each of all lanes."""
+        self.samples_at(np.arange(position, position + size, dtype=np.int64))
 
     def samples_at(self, positions: Ints) -> Ints:
         """The sample id at each of some global positions."""
@@ -151,6 +161,8 @@ class Arrangement(Protocol):
 
     def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]: ...
 
+    def look_ahead(self, position: int, size: int) -> None: ...
+
 
 class InOrder:
     """The arrangement of evaluation: sample number p stands at position p, in epoch 0."""
@@ -158,3 +170,6 @@ class InOrder:
     def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]:
         samples = np.arange(position + begin, position + end, dtype=np.int64)
         return samples, np.zeros_like(samples)
+
+    def look_ahead(self, position: int, size: int) -> None:
+        """Nothing needs to be made."""

@@ -137,6 +137,9 @@ class Among:
         numbers, epochs = self.order.part(position, size, begin, end)
         return self.samples[numbers], epochs
 
+    def look_ahead(self, position: int, size: int) -> None:
+        self.order.look_ahead(position, size)
+
 
 class Held(SplitIndex):
     """A split of which some samples' bytes are in memory."""
