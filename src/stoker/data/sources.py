@@ -181,7 +181,9 @@ def downloads(listed: list[Item], committed: Committed) -> Iterator[Carried]:
     done = [committed(number, chunk) for number, chunk in enumerate(known)]
     waiting = [chunk for chunk, there in zip(chunks, done, strict=True) if not there]
     urls = [item.name for chunk in waiting for item in chunk if item.reason is None]
-    fetched = fetch_all(urls, Manners())
+    # Far ahead in number: one host that hangs must not hold up all others. Bytes have a bound of
+    # their own.
+    fetched = fetch_all(urls, Manners(ahead=1024))
     for chunk, there in zip(known, done, strict=True):
         if there:
             yield chunk

@@ -1,8 +1,8 @@
 """Tar files whose members differ in name and bytes alone: the shards.
 
 Invariant: byte for byte what Python's `tarfile` writes in the USTAR format with its own defaults
-(mode 644, no owner, no time). It takes an
-eighth of the time with 1 kB images and a third with 50 kB, which counts where images are small.
+(mode 644, no owner, no time). It takes an eighth of the time with 1 kB images and a third with
+50 kB, which counts where images are small.
 """
 
 from __future__ import annotations

@@ -153,12 +153,12 @@ class Held(SplitIndex):
 
 
 class Copying(Loader):
-    """A loader that neither reads nor decodes: it copies from a batch that is there."""
+    """A loader that neither reads nor decodes: it copies an image that is there."""
 
     ready: NDArray[np.uint8]
 
     def _fill(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> None:
-        np.copyto(loaded.images[start:stop], self.ready[: stop - start])
+        np.copyto(loaded.images[start:stop], self.ready)
 
 
 class Bench:
@@ -246,7 +246,7 @@ class Bench:
         loader = self.loader(self.split, Copying)
         assert isinstance(loader, Copying)
         size = self.setting.image_size
-        loader.ready = np.full((CHUNK, size, size, 3), 127, dtype=np.uint8)
+        loader.ready = np.full((1, size, size, 3), 127, dtype=np.uint8)
         return self.load(loader, self.count)
 
     def decode(self) -> Pass:
