@@ -76,6 +76,13 @@ def parser() -> Parser:
     made.add_argument("--shard-images", type=int, default=SHARD_IMAGES, metavar="N")
     made.add_argument("--workers", type=int, default=0, metavar="N", help="processes [cores]")
     made.add_argument(
+        "--max-ram",
+        type=float,
+        default=0.0,
+        metavar="GB",
+        help="memory that all processes together may take [half of what there is]",
+    )
+    made.add_argument(
         "--spot-notice",
         default="auto",
         metavar="auto|off|aws|gcp|azure",
@@ -90,6 +97,8 @@ def run(words: Sequence[str]) -> int:
         raise BadRequest(f"--val-share goes from 0 to below 1, not {parsed.val_share}")
     if parsed.workers < 0:
         raise BadRequest(f"--workers must be at least 0, not {parsed.workers}")
+    if parsed.max_ram < 0:
+        raise BadRequest(f"--max-ram must be at least 0, not {parsed.max_ram}")
     if parsed.shard_images < 1:
         raise BadRequest(f"--shard-images must be at least 1, not {parsed.shard_images}")
     check_value("spot_notice", parsed.spot_notice)
@@ -109,6 +118,7 @@ def run(words: Sequence[str]) -> int:
         workers=parsed.workers,
         spot_notice=parsed.spot_notice,
         columns=columns_of(parsed.columns),
+        max_ram=parsed.max_ram,
     )
     return FINISHED
 
@@ -132,6 +142,7 @@ def pack_and_show(
     workers: int = 0,
     spot_notice: str = "auto",
     columns: dict[str, str] | None = None,
+    max_ram: float = 0.0,
 ) -> Path:
     """Pack with a progress bar, then show the summary."""
     target = Path(out) if out else default_out(source)
@@ -163,6 +174,7 @@ def pack_and_show(
                 workers=workers,
                 progress=tell,
                 columns=columns,
+                max_ram=max_ram,
             )
     except StopNow as error:
         raise Interrupted(

@@ -22,11 +22,12 @@ from stoker.data.encode import Storage
 from stoker.data.finish import clear_up, digest_of, finish
 from stoker.data.index import Dataset
 from stoker.data.listing import Ignored, Image, Listing, shown
+from stoker.data.room import packing_workers
 from stoker.data.shard import Files, Inputs, ShardReport, ShardTask, committed, write_shard
 from stoker.data.sources import OnDisk, Stream, open_source
 from stoker.data.stage import Carried, Staged, content_of, stage, stage_task
 from stoker.errors import BadRequest, StokerError
-from stoker.fleet.local import map_tasks, usable_cores
+from stoker.fleet.local import map_tasks, usable_cores, usable_memory
 
 SHARD_IMAGES = 1000
 
@@ -60,11 +61,13 @@ def pack(
     workers: int = 0,
     progress: Progress | None = None,
     columns: dict[str, str] | None = None,
+    max_ram: float = 0.0,
 ) -> Path:
     """Pack a source; returns the packed dataset's path. Does nothing where it is done already."""
     name = os.fspath(source)
     target = Path(out) if out is not None else default_out(name)
-    job = Pack(target, storage or Storage(), val_share, shard_images, workers or usable_cores())
+    workers = packing_workers(max_ram, usable_memory(), workers or usable_cores())
+    job = Pack(target, storage or Storage(), val_share, shard_images, workers)
     job.storage.check()
     if target.resolve() == Path(name).resolve():
         raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")

@@ -15,6 +15,10 @@ from stoker.errors import BadRequest
 SHARE = 0.5
 """Of the machine's memory, or of the container's, that loading may take unless told otherwise."""
 GB = 10**9
+PACKER_BYTES, WORKER_BYTES = 250_000_000, 250_000_000
+"""What packing takes by itself, and for each worker: an interpreter with its libraries, a chunk of
+a stream on its way, and an image of up to 32 million pixels in the making. A larger one, of which
+only one is decoded at a time, may take 0.8 GB more."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,16 @@ def fitted(needs: Sequence[Need], prefetch: int, room: int) -> tuple[int, str | 
         f"{fits} instead of {prefetch} batches are made ahead, to stay within "
         f"{room / GB:.2f} GB a rank (--max-ram)"
     )
+
+
+def packing_workers(max_ram_gb: float, memory: int, cores: int) -> int:
+    """How many processes may pack at once."""
+    room = max_ram_gb * GB if max_ram_gb else SHARE * memory
+    fits = int((room - PACKER_BYTES) // WORKER_BYTES)
+    if fits < 1 and max_ram_gb:
+        least = (PACKER_BYTES + WORKER_BYTES) / GB
+        raise BadRequest(f"packing needs at least {least:.1f} GB: raise --max-ram")
+    return max(min(cores, fits), 1)
 
 
 def room_of(max_ram_gb: float, memory: int, ranks_here: int) -> int:

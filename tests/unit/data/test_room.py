@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.data.room import GB, SHARE, Need, fitted, room_of
+from stoker.data.room import GB, SHARE, Need, fitted, packing_workers, room_of
 from stoker.errors import BadRequest
 
 NEEDS = st.lists(
@@ -67,3 +67,18 @@ def test_room_is_shared_by_the_ranks_of_a_machine(
     max_ram: float, memory: int, ranks: int, room: int
 ) -> None:
     assert room_of(max_ram, memory, ranks) == room
+
+
+class TestPacking:
+    def test_workers_are_as_many_as_cores_where_memory_allows(self) -> None:
+        assert packing_workers(0, 24 * GB, 2) == 2
+        assert packing_workers(0, 24 * GB, 64) == 47
+        assert packing_workers(8, GB, 16) == 16
+
+    def test_fewer_where_it_does_not(self) -> None:
+        assert packing_workers(1, 24 * GB, 16) == 3
+        assert packing_workers(0, GB // 4, 16) == 1
+
+    def test_a_limit_that_fits_nothing_is_refused(self) -> None:
+        with pytest.raises(BadRequest, match="at least 0.5 GB: raise --max-ram"):
+            packing_workers(0.3, 24 * GB, 2)
