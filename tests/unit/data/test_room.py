@@ -80,5 +80,5 @@ class TestPacking:
         assert packing_workers(0, GB // 4, 16) == 1
 
     def test_a_limit_that_fits_nothing_is_refused(self) -> None:
-        with pytest.raises(BadRequest, match="at least 0.5 GB: raise --max-ram"):
+        with pytest.raises(BadRequest, match=r"at least 0\.5 GB: raise --max-ram"):
             packing_workers(0.3, 24 * GB, 2)
