@@ -72,20 +72,21 @@ def pack(
     if target.resolve() == Path(name).resolve():
         raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
     opened = open_source(name, val_share, columns or {}, target / WALK_CACHE)
-    told = Told(progress)
+    told, was_there = Told(progress), target.exists()
     try:
         if isinstance(opened, OnDisk):
             job.pack_files(opened, told)
         else:
             job.pack_stream(opened, told)
     except StokerError:
-        with suppress(OSError):
-            target.rmdir()  # where nothing came of it; never what holds anything
+        if not was_there:
+            with suppress(OSError):
+                target.rmdir()  # where nothing came of it; never what holds anything
         raise
     except OSError as error:
         raise StokerError(
             f"cannot go on packing into {target}: {error.strerror or error}; finished shards are "
-            "kept: make room, then give the same command again"
+            "kept: once it can be written to, the same command goes on"
         ) from error
     return target
 
