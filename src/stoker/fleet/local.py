@@ -11,13 +11,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stoker.errors import StokerError
 
@@ -91,7 +92,7 @@ def map_tasks(
     under_way: set[Future[Result]] = set()
     try:
         for task in chain(first, coming):
-            with held_interrupt():
+            with held_signals():
                 under_way.add(pool.submit(function, task))
             del task  # not to be held here while it waits there
             if len(under_way) >= workers + AHEAD:
@@ -109,14 +110,24 @@ def map_tasks(
 
 
 @contextmanager
-def held_interrupt() -> Iterator[None]:
-    """Processes started here never hear Ctrl-C, which reaches the whole group: the parent decides,
-    and hears it as soon as this is over."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def held_signals() -> Iterator[None]:
+    """Start processes undisturbed: they never hear Ctrl-C, which reaches the whole group, for the
+    parent decides; and the parent hears whatever came meanwhile as soon as this is over."""
+    came: list[int] = []
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handlers: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        # A mask is for one thread, and another may take the signal: the handler is what counts.
+        for number in STOP_SIGNALS:
+            handlers[number] = signal.signal(number, lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for heard in came:
+            signal.raise_signal(heard)
 
 
 def begin_worker() -> None:
