@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,22 +99,18 @@ class Staged:
 
     def stored(self, storage: Storage, alone: Path) -> Iterator[tuple[Row, bytes]]:
         known = [name for name in ROW.names if name not in ("key", "label", "shard", "offset")]
-        handles: dict[int, int] = {}
-        with ExitStack() as closing:
-            for row in self.rows.to_pylist():
-                data = b""
-                if row["reason"] is None:
-                    if row["shard"] not in handles:
-                        path = Path(self.folder) / f"{row['shard']:05d}.tar"
-                        handles[row["shard"]] = handle = os.open(path, os.O_RDONLY)
-                        closing.callback(os.close, handle)
-                    data = os.pread(handles[row["shard"]], row["length"], row["offset"])
-                    if short_hash(data) != row["hash"]:
-                        raise StokerError(
-                            f"{self.folder} was damaged while packing went on ({row['path']}): "
-                            "give the same command again"
-                        )
-                yield {name: row[name] for name in known}, data
+        for row in self.rows.to_pylist():
+            data = b""
+            if row["reason"] is None:
+                # Opened each time: a shard's images lie in as many chunks as it has images.
+                with (Path(self.folder) / f"{row['shard']:05d}.tar").open("rb", 0) as chunk:
+                    data = os.pread(chunk.fileno(), row["length"], row["offset"])
+                if short_hash(data) != row["hash"]:
+                    raise StokerError(
+                        f"{self.folder} was damaged while packing went on ({row['path']}): "
+                        "give the same command again"
+                    )
+            yield {name: row[name] for name in known}, data
 
     def unchanged(self, table: pa.Table) -> bool:
         return True
