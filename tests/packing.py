@@ -17,7 +17,7 @@ from samples import picture
 from stoker.data.index import Dataset
 
 Member = tuple[str, bytes]
-CACHES = (".walk.parquet", ".stream.json")
+CACHES = (".walk.parquet", ".source.json")
 TAR_MODES = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
 
 

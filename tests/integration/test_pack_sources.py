@@ -33,8 +33,9 @@ from packing import (
     shards,
 )
 from samples import image_folder, picture
+from stoker.data.description import SOURCE_CACHE
 from stoker.data.index import Dataset
-from stoker.data.pack import STREAM_CACHE, pack
+from stoker.data.pack import pack
 from stoker.data.shard import ShardReport
 from stoker.errors import BadRequest
 
@@ -329,4 +330,4 @@ def test_the_writer_of_a_pipe_is_not_cut_off(forms: dict[str, Path], tmp_path: P
     words = ["bash", "-c", shell, str(tmp_path / "padded.tar"), sys.executable, str(tmp_path / "o")]
     for _ in range(2):
         assert subprocess.run(words, capture_output=True).returncode == 0
-    assert (tmp_path / "o" / STREAM_CACHE).exists()
+    assert (tmp_path / "o" / SOURCE_CACHE).exists()

@@ -22,7 +22,7 @@ from stoker.data.index import Dataset
 from stoker.data.pack import pack
 from stoker.data.shard import ShardReport
 from stoker.data.stage import CHUNK_IMAGES
-from stoker.errors import BadRequest
+from stoker.errors import BadRequest, StokerError
 
 PHOTOS = [jpeg(label, label, (12, 10)) for label in range(5)]
 HURRIED = Manners(idle_s=0.5, total_s=1.5, tries=3, first_wait_s=0.01, max_bytes=1 << 20)
@@ -63,7 +63,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "Manners", lambda: HURRIED)
+    monkeypatch.setattr(sources, "Manners", lambda **more: HURRIED)
 
 
 def url_list(file: Path, urls: list[str], labels: list[str] | None = None) -> Path:
@@ -114,7 +114,12 @@ class TestWhatComes:
     ) -> None:
         urls = [*photos(server, 6), *map(server.url, BAD), server.url("photo-after/503/2/1/x")]
         file = url_list(tmp_path / "l.csv", urls, [f"class{n % 2}" for n in range(len(urls))])
-        out = pack(file, tmp_path / "out", workers=1, val_share=0)
+        with pytest.raises(StokerError, match=r"3 of 15 downloads failed for now.*--allow-missing"):
+            pack(file, tmp_path / "out", workers=1, val_share=0)
+        assert not Dataset.is_packed(tmp_path / "out")
+        assert server.asked["/status/404"] == 1
+        assert server.asked["/status/500"] == HURRIED.tries
+        out = pack(file, tmp_path / "out", workers=1, val_share=0, allow_missing=True)
         found = reasons(out, server)
         assert {
             path: found[path.split("/")[0]].split(" (")[0] for path in BAD if path[0] != "s"
@@ -125,12 +130,10 @@ class TestWhatComes:
         assert by_path[server.url("status/500")] == BAD["status/500"]
         assert len(rows) == len(BAD)
         assert Dataset(out).images("train") == 7
-        assert server.asked["/status/404"] == 1
-        assert server.asked["/status/500"] == HURRIED.tries
 
     def test_a_second_run_asks_for_nothing(self, server: FaultyServer, tmp_path: Path) -> None:
         file = url_list(tmp_path / "l.csv", [*photos(server, 8), server.url("status/1/500")])
-        out = pack(file, tmp_path / "out", workers=1)
+        out = pack(file, tmp_path / "out", workers=1, allow_missing=True)
         before, asked = shards(out), Counter(server.asked)
         os.utime(file)  # as if it were fetched again: the cache alone must not be what saves us
         for _ in range(2):

@@ -73,6 +73,11 @@ def parser() -> Parser:
         metavar="image=NAME,label=NAME",
         help="which columns of a table to use, where their names do not say it; also split=NAME",
     )
+    made.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help="pack a list of URLs without those that could not be fetched for now",
+    )
     made.add_argument("--shard-images", type=int, default=SHARD_IMAGES, metavar="N")
     made.add_argument("--workers", type=int, default=0, metavar="N", help="processes [cores]")
     made.add_argument(
@@ -119,6 +124,7 @@ def run(words: Sequence[str]) -> int:
         spot_notice=parsed.spot_notice,
         columns=columns_of(parsed.columns),
         max_ram=parsed.max_ram,
+        allow_missing=parsed.allow_missing,
     )
     return FINISHED
 
@@ -143,6 +149,7 @@ def pack_and_show(
     spot_notice: str = "auto",
     columns: dict[str, str] | None = None,
     max_ram: float = 0.0,
+    allow_missing: bool = False,
 ) -> Path:
     """Pack with a progress bar, then show the summary."""
     target = Path(out) if out else default_out(source)
@@ -175,6 +182,7 @@ def pack_and_show(
                 progress=tell,
                 columns=columns,
                 max_ram=max_ram,
+                allow_missing=allow_missing,
             )
     except StopNow as error:
         raise Interrupted(

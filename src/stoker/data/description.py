@@ -15,7 +15,7 @@ SEAL = "digest"
 COMES_WITH_IT = "rejected_sha256"
 ALIKE = "near_duplicates_sha256"
 """Where near duplicates were asked for: the hash of their table."""
-WALK_CACHE, STREAM_CACHE = ".walk.parquet", ".stream.json"
+WALK_CACHE, SOURCE_CACHE = ".walk.parquet", ".source.json"
 """What the next start of a pack finds quickly that it would else have to look for again. They lie
 in a set's folder, belong to no set and may be deleted."""
 

@@ -174,6 +174,9 @@ class SplitIndex:
         except OSError as error:
             path = self.folder / self.shards[number]["name"]
             raise StokerError(f"cannot read shard {path}: {error}") from error
+        if done != opened.size:
+            path = self.folder / self.shards[number]["name"]
+            raise StokerError(f"shard {path} ends early: {CHANGED}")
         return into
 
     @property

@@ -11,13 +11,17 @@ import fcntl
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from stoker.commit import write_json
-from stoker.data.description import STREAM_CACHE, WALK_CACHE
+from stoker.data.description import SOURCE_CACHE, WALK_CACHE
 from stoker.data.encode import Storage
 from stoker.data.finish import clear_up, digest_of, finish
 from stoker.data.index import Dataset
@@ -32,7 +36,7 @@ from stoker.fleet.local import map_tasks, usable_cores, usable_memory
 SHARD_IMAGES = 1000
 
 OURS = re.compile(
-    r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|(rejected|near_duplicates)\.parquet|\.walk\.parquet|\.stream\.json"
+    r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|(rejected|near_duplicates)\.parquet|\.walk\.parquet|\.source\.json"
     r"|(train|val|test)(/(\d{5,}\.tar|index\.parquet))?"
 )
 """Names that a pack leaves in its target before it is committed."""
@@ -62,12 +66,13 @@ def pack(
     progress: Progress | None = None,
     columns: dict[str, str] | None = None,
     max_ram: float = 0.0,
+    allow_missing: bool = False,
 ) -> Path:
     """Pack a source; returns the packed dataset's path. Does nothing where it is done already."""
     name = os.fspath(source)
     target = Path(out) if out is not None else default_out(name)
     workers = packing_workers(max_ram, usable_memory(), workers or usable_cores())
-    job = Pack(target, storage or Storage(), val_share, shard_images, workers)
+    job = Pack(target, storage or Storage(), val_share, shard_images, workers, allow_missing)
     job.storage.check()
     if target.resolve() == Path(name).resolve():
         raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
@@ -112,6 +117,7 @@ class Pack:
     val_share: float
     shard_images: int
     workers: int
+    allow_missing: bool
 
     def pack_files(self, source: OnDisk, told: Told) -> None:
         """Each shard's task reads the files that belong into it."""
@@ -122,14 +128,40 @@ class Pack:
 
         request = digest_of([task.digest() for task in tasks()], listing.classes)
         if already_packed(self.target, request):
+            self.refuse_other_root(source.root)
             source.remember()
             return
         self.target.mkdir(parents=True, exist_ok=True)
         with held(self.target):
             if not already_packed(self.target, request):
+                self.begin_anew_unless(source.root)
                 source.remember()
                 told.total = sum(len(split.labels) for split in listing.splits.values())
                 self.write(listing, tasks(), request, told)
+
+    def refuse_other_root(self, root: str) -> None:
+        """Files are told by their names alone: those of another folder may be other images."""
+        before = self.cached().get("root")
+        if before and before != hex_of(root):
+            raise BadRequest(
+                f"{self.target} was packed from {shown(os.fsdecode(bytes.fromhex(before)))}: name "
+                f"a new folder to pack into, or remove {self.target / SOURCE_CACHE} if that has "
+                "only moved"
+            )
+
+    def begin_anew_unless(self, root: str) -> None:
+        """What another folder left behind half done is not built upon."""
+        if self.cached().get("root") not in (None, hex_of(root)):
+            shutil.rmtree(self.target / ".parts", ignore_errors=True)
+        write_json(self.target / SOURCE_CACHE, {"root": hex_of(root)})
+
+    def cached(self) -> dict[str, Any]:
+        """What is known of the source that was packed here before."""
+        try:
+            found = json.loads((self.target / SOURCE_CACHE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def pack_stream(self, source: Stream, told: Told) -> None:
         """Stage what comes, then copy it together into shards."""
@@ -143,12 +175,14 @@ class Pack:
             ignored: Ignored = []
             chunks = source.chunks(ignored, self.staged_already)
             rows, content = stage(chunks, self.target, self.storage, self.workers, told)
+            if not self.allow_missing:
+                refuse_missing(rows)
             listing = source.arranged(rows, ignored, self.val_share)
             folder = str(self.target / ".parts" / "stage")
             tasks = self.plan(listing, lambda numbers: Staged(folder, rows.take(numbers)))
             self.write(listing, tasks, self.request(content), None)
             cache = {"stamp": source.stamp, "content": content}
-            write_json(self.target / STREAM_CACHE, cache)
+            write_json(self.target / SOURCE_CACHE, cache)
 
     def staged_already(self, number: int, chunk: Carried) -> bool:
         task = stage_task(self.target, self.storage, number, chunk)
@@ -159,12 +193,9 @@ class Pack:
 
     def content(self, source: Stream) -> str:
         """A hash of all that comes: known where the file is the one packed before, else read."""
-        try:
-            cache = json.loads((self.target / STREAM_CACHE).read_text(encoding="utf-8"))
-            if source.stamp and cache["stamp"] == source.stamp:
-                return str(cache["content"])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
+        cache = self.cached()
+        if source.stamp and cache.get("stamp") == source.stamp and "content" in cache:
+            return str(cache["content"])
         chunks = source.chunks([], lambda number, chunk: True)
         return content_of([chunk.digest() for chunk in chunks])
 
@@ -203,6 +234,21 @@ class Pack:
         finish(self.target, listing, parts, self.storage, request)
 
 
+def hex_of(root: str) -> str:
+    return os.fsencode(Path(root).resolve()).hex()
+
+
+def refuse_missing(rows: pa.Table) -> None:
+    """What failed for now may come with the next try: no set is made without it unasked."""
+    failed = rows.filter(rows.column("again"))
+    if failed.num_rows:
+        raise StokerError(
+            f"{failed.num_rows:,} of {rows.num_rows:,} downloads failed for now, such as "
+            f"{failed.column('path')[0]} ({failed.column('reason')[0]}): the same command tries "
+            "those again; --allow-missing packs without them"
+        )
+
+
 @contextmanager
 def held(target: Path) -> Iterator[None]:
     """One process at a time packs into a folder; others wait and find it done."""
@@ -228,10 +274,18 @@ def already_packed(target: Path, request: str) -> bool:
     return True
 
 
+def everything_in(folder: Path) -> Iterator[Path]:
+    """All files and folders below one, whatever goes away meanwhile."""
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place) / name for name in [*folders, *files])
+
+
 def refuse_strangers(target: Path) -> None:
     """Never write among files that are not ours: all that a pack cut short may leave is known."""
     if target.exists() and not target.is_dir():
         raise BadRequest(f"{target} is a file: name a folder to pack into")
-    for item in target.rglob("*") if target.is_dir() else ():
+    for item in everything_in(target) if target.is_dir() else ():
+        if item.name == "dataset.json":
+            return  # somebody else has just finished it: that is looked at next
         if not OURS.fullmatch(item.relative_to(target).as_posix()):
             raise BadRequest(f"{target} is not empty and not a packed set (it holds {item.name})")

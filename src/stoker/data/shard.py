@@ -10,6 +10,7 @@ with a row for each input: where it lies in the tar, or why it was rejected.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -30,6 +31,7 @@ from stoker.data.encode import Storage, encode, fit, look, pixel_hash, short_has
 from stoker.data.inspect import MAX_BYTES, Rejected, decode, inspect, open_image
 from stoker.data.listing import shown
 from stoker.data.ustar import TarWriter
+from stoker.errors import StokerError
 
 ROW = pa.schema(
     [
@@ -49,6 +51,11 @@ ROW = pa.schema(
     ]
 )
 Row = dict[str, object]
+PASSING = (
+    *(errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT, errno.ENOTCONN),
+    *(errno.ECONNRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+)
+"""Errors that say more of the moment than of the file."""
 LARGE_PIXELS = 32_000_000
 """Images larger than this are decoded by one worker at a time, so that memory stays bounded."""
 
@@ -243,6 +250,10 @@ def read_bounded(path: str) -> bytes:
                 raise Rejected("not a regular file")
             data = file.read(min(facts.st_size, MAX_BYTES) + 1)
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in PASSING:
+            raise StokerError(
+                f"cannot read {shown(path)} for now ({error}): the same command goes on"
+            ) from error
         raise Rejected(f"cannot read: {getattr(error, 'strerror', None) or error}") from error
     if len(data) > MAX_BYTES:
         raise Rejected(f"file larger than {MAX_BYTES >> 20} MiB")

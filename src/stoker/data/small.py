@@ -23,8 +23,6 @@ from stoker.data.order import WINDOW
 Ints = NDArray[np.int64]
 
 CACHE_BYTES = 512 << 20
-ONLY_HERE = 2
-"""What the interpreter counts for a thing that nobody else holds."""
 _own = threading.local()
 LARGEST_SIDE = 128
 """Above this the pixels cost more than the calls."""
@@ -56,6 +54,18 @@ def evenly_spaced(split: SplitIndex) -> bool:
     return bool((apart == apart[0]).all()) if len(apart) else True
 
 
+def held_by_nobody_else() -> int:
+    """What this interpreter counts for a thing that only the asking function holds; less than that
+    is never counted, which is to say: where counting does not tell, nothing is used again."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return -1
+    _, thing = OrderedDict({0: np.empty(1)}).popitem(last=False)
+    return sys.getrefcount(thing)
+
+
+ONLY_HERE = held_by_nobody_else()
+
+
 class SmallImages:
     """The images of a split that `suits`."""
 
@@ -81,7 +91,7 @@ class SmallImages:
         if len(self._kept) < self._most:
             return None
         _, images = self._kept.popitem(last=False)
-        return images.base if sys.getrefcount(images) == ONLY_HERE else None
+        return images.base if sys.getrefcount(images) <= ONLY_HERE else None
 
     def _read(self, number: int, into: Pixels | None) -> Pixels:
         split, side = self._split, self.side

@@ -94,7 +94,12 @@ def open_source(
 def stamp_of(path: Path, columns: dict[str, str]) -> list[Any]:
     facts = path.stat()
     name = os.fsencode(path.resolve()).hex()
-    return [name, facts.st_size, facts.st_mtime_ns, sorted(columns.items())]
+    return [
+        name,
+        facts.st_size,
+        facts.st_mtime_ns,
+        [list(pair) for pair in sorted(columns.items())],
+    ]
 
 
 def archive(name: str, path: Path | None) -> Stream:

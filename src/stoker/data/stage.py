@@ -70,8 +70,10 @@ class Carried:
     def stored(self, storage: Storage, alone: Path) -> Iterator[tuple[Row, bytes]]:
         for item in self.items:
             try:
+                if item.data is None and item.reason is None:
+                    raise StokerError("what was staged changed meanwhile: give the command again")
                 if item.data is None:
-                    raise Rejected(item.reason or "no data")
+                    raise Rejected(item.reason or "")
                 row, kept = process(item.data, storage, alone)
             except Rejected as why:
                 row, kept = {"reason": str(why)}, b""
@@ -140,7 +142,8 @@ def stage(
     if not parts:
         return pa.Table.from_pylist([], schema=STAGED), content_of([])
     content = content_of([part_facts(part)["inputs"] for part in parts])
-    return pa.concat_tables([part.replace_schema_metadata(None) for part in parts]), content
+    rows = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
+    return rows.combine_chunks(), content
 
 
 def stage_task(target: Path, storage: Storage, number: int, chunk: Carried) -> ShardTask:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.commit import json_bytes
-from stoker.data.description import ALIKE, STREAM_CACHE, WALK_CACHE, is_sealed, seal_holds
+from stoker.data.description import ALIKE, SOURCE_CACHE, WALK_CACHE, is_sealed, seal_holds
 from stoker.data.index import SHARD_NAME, Dataset
 from stoker.data.rehash import Pace, Progress, Rows, Seen, look_at
 from stoker.fleet.local import usable_cores
@@ -282,7 +282,7 @@ def image_problems(root: Path, shard: File, seen: Seen) -> list[Problem]:
 
 def look_for_strangers(root: Path, description: dict[str, Any], verdict: Verdict) -> None:
     """What lies in the folder and is not in the description: a reader of `*.tar` would read it."""
-    known = {"dataset.json", "rejected.parquet", WALK_CACHE, STREAM_CACHE}
+    known = {"dataset.json", "rejected.parquet", WALK_CACHE, SOURCE_CACHE}
     known |= {"near_duplicates.parquet"} if ALIKE in description else set()
     for split, facts in description["splits"].items():
         known |= {f"{split}/index.parquet", *(f"{split}/{s['name']}" for s in facts["shards"])}

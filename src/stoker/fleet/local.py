@@ -116,15 +116,16 @@ def held_signals() -> Iterator[None]:
     came: list[int] = []
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     handlers: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        # A mask is for one thread, and another may take the signal: the handler is what counts.
-        for number in STOP_SIGNALS:
-            handlers[number] = signal.signal(number, lambda number, frame: came.append(number))
     try:
+        if threading.current_thread() is threading.main_thread():
+            # A mask is for one thread, and another may take the signal: the handler counts.
+            for number in STOP_SIGNALS:
+                handlers[number] = signal.getsignal(number)
+                signal.signal(number, lambda number, frame: came.append(number))
         yield
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for heard in came:
             signal.raise_signal(heard)

@@ -29,15 +29,28 @@ from stoker.train.ranks import Ranks
 
 
 @dataclass(frozen=True)
+class Fit:
+    """How loading fits into this machine."""
+
+    threads: int
+    prefetch: int
+    cache_bytes: int
+    notes: list[str]
+    """What has to be said about it."""
+
+
+@dataclass(frozen=True)
 class Prepared:
     """What can be refused, made before anything is written."""
 
     dataset: Dataset
     recipe: Recipe
     split: SplitIndex
+    evaluated: SplitIndex | None
     timeline: Timeline
     model: nn.Module
     normalise: Normalise
+    fit: Fit
 
     @property
     def lanes(self) -> int:
@@ -59,7 +72,31 @@ def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
     model, normalise = build_model(recipe, len(dataset.classes))
     layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
     model = model.to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]
-    return Prepared(dataset, recipe, split, timeline, model, normalise)
+    evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None
+    fit = fit_of(recipe, timeline, split, evaluated, ranks)
+    return Prepared(dataset, recipe, split, evaluated, timeline, model, normalise, fit)
+
+
+def fit_of(
+    recipe: Recipe,
+    timeline: Timeline,
+    split: SplitIndex,
+    evaluated: SplitIndex | None,
+    ranks: Ranks,
+) -> Fit:
+    """How loading fits into this machine; refuses what does not."""
+    threads = recipe.threads or max(1, usable_cores() // ranks.local_world)
+    room = room_of(recipe.max_ram, usable_memory(), ranks.local_world)
+    stretches = timeline.stretches
+    largest = max(-(-s.batch_size // ranks.world) * s.image_size**2 * 3 for s in stretches)
+    needed = [Need(largest, threads, sum(split.largest))]
+    if evaluated is not None:
+        side = max(stretch.image_size for stretch in stretches)
+        batch = min(recipe.eval_batch_size, len(evaluated))
+        needed.append(Need(batch * side**2 * 3, threads, sum(evaluated.largest)))
+    prefetch, words = fitted(needed, recipe.prefetch, room)
+    cache_bytes = min(CACHE_BYTES, (room - total(needed, prefetch)) // len(needed))
+    return Fit(threads, prefetch, cache_bytes, [words] if words else [])
 
 
 @dataclass(frozen=True)
@@ -75,12 +112,7 @@ def feed(prepared: Prepared, lanes: int, ranks: Ranks, tell: Callable[[str], Non
     """Loaders that fit into this machine. The lanes are those that the run began with: another
     batch size leaves the order alone."""
     recipe, split, dataset = prepared.recipe, prepared.split, prepared.dataset
-    threads = recipe.threads or max(1, usable_cores() // ranks.local_world)
-    evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None
-    room = room_of(recipe.max_ram, usable_memory(), ranks.local_world)
-    needed = needs(prepared, evaluated, ranks.world, threads)
-    prefetch, words = fitted(needed, recipe.prefetch, room)
-    cache_bytes = min(CACHE_BYTES, (room - total(needed, prefetch)) // len(needed))
+    fit = prepared.fit
     view = View(
         crop=recipe.crop,
         crop_scale=recipe.crop_scale,
@@ -95,34 +127,22 @@ def feed(prepared: Prepared, lanes: int, ranks: Ranks, tell: Callable[[str], Non
         view,
         rank=ranks.rank,
         world=ranks.world,
-        threads=threads,
-        prefetch=prefetch,
+        threads=fit.threads,
+        prefetch=fit.prefetch,
         allocate=batch_memory(ranks.device),
-        cache_bytes=cache_bytes,
+        cache_bytes=fit.cache_bytes,
         on_damage=recipe.on_damage,
         tell=tell,
     )
     evaluator = None
-    if evaluated is not None:
+    if prepared.evaluated is not None:
         evaluator = Evaluator(
-            evaluated,
+            prepared.evaluated,
             View(crop_pct=recipe.crop_pct),
             ranks,
             batch_size=recipe.eval_batch_size,
-            threads=threads,
-            prefetch=prefetch,
-            cache_bytes=cache_bytes,
+            threads=fit.threads,
+            prefetch=fit.prefetch,
+            cache_bytes=fit.cache_bytes,
         )
-    return Feeding(loader, evaluator, [words] if words else [])
-
-
-def needs(prepared: Prepared, evaluated: SplitIndex | None, world: int, threads: int) -> list[Need]:
-    """What training and evaluation ask for, at the largest they get."""
-    stretches = prepared.timeline.stretches
-    largest = max(-(-s.batch_size // world) * s.image_size**2 * 3 for s in stretches)
-    found = [Need(largest, threads, sum(prepared.split.largest))]
-    if evaluated is not None:
-        size = max(stretch.image_size for stretch in stretches)
-        batch = min(prepared.recipe.eval_batch_size, len(evaluated))
-        found.append(Need(batch * size**2 * 3, threads, sum(evaluated.largest)))
-    return found
+    return Feeding(loader, evaluator, fit.notes)

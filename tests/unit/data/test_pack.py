@@ -23,7 +23,7 @@ import pytest
 from PIL import Image
 
 from samples import image_folder, picture
-from stoker.data.description import STREAM_CACHE, WALK_CACHE
+from stoker.data.description import SOURCE_CACHE, WALK_CACHE
 from stoker.data.encode import Storage
 from stoker.data.pack import pack
 from stoker.data.shard import ShardReport
@@ -32,7 +32,7 @@ from stoker.errors import BadRequest, StokerError
 SHARD_IMAGES = 20
 
 
-CACHES = (WALK_CACHE, STREAM_CACHE)
+CACHES = (WALK_CACHE, SOURCE_CACHE)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -297,6 +297,27 @@ class TestRefused:
         with pytest.raises(BadRequest, match="another packed set"):
             pack_small(folder, tmp_path / "out")
         assert contents(other) == before
+
+    def test_a_folder_elsewhere_with_the_same_names_is_another_set(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        out = pack_small(folder, tmp_path / "out")
+        moved = shutil.copytree(folder, tmp_path / "moved")
+        with pytest.raises(BadRequest, match="was packed from"):
+            pack_small(moved, out)
+        (out / SOURCE_CACHE).unlink()
+        before = contents(out)
+        assert contents(pack_small(moved, out)) == before
+
+    def test_what_another_folder_left_half_done_is_not_built_upon(self, tmp_path: Path) -> None:
+        one = image_folder(tmp_path / "one", images=40)
+        two = shutil.copytree(one, tmp_path / "two")
+        for path in sorted(two.rglob("*.jpg")):
+            picture(2, 7, (33, 30)).save(path)
+        killed = packer(one, tmp_path / "out", event="os.rename", nth=8)
+        assert killed.wait(60) == -signal.SIGKILL
+        pack_small(two, tmp_path / "out")
+        assert contents(tmp_path / "out") == contents(pack_small(two, tmp_path / "whole"))
 
     def test_a_target_with_other_settings(self, folder: Path, tmp_path: Path) -> None:
         out = pack_small(folder, tmp_path / "out")

@@ -18,7 +18,14 @@ import pytest
 from samples import image_folder
 from stoker.commit import json_bytes, sha256_file
 from stoker.data import rehash
-from stoker.data.description import digest_of, is_sealed, seal_holds, sealed
+from stoker.data.description import (
+    SOURCE_CACHE,
+    WALK_CACHE,
+    digest_of,
+    is_sealed,
+    seal_holds,
+    sealed,
+)
 from stoker.data.pack import pack
 from stoker.data.shard import Storage
 from stoker.data.verify import MOST_NAMED, Problem, read_description, verify
@@ -48,7 +55,7 @@ def damaged(sets: dict[str, Path], tmp_path: Path) -> Path:
 
 def files_of(folder: Path) -> list[str]:
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    return sorted(names)
+    return sorted(name for name in names if name not in (WALK_CACHE, SOURCE_CACHE))
 
 
 def rows_of(folder: Path, split: str) -> list[dict[str, Any]]:
