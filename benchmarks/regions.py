@@ -77,7 +77,7 @@ def packed(files: list[Path], store: str, rows: int, place: Path) -> SplitIndex:
     out = pack(
         folder.parents[1],
         place / f"packed-{store}-{rows}",
-        storage=Storage(max_side=0),
+        storage=Storage(codec="original"),
         val_share=0,
     )
     return Dataset(out).split("train")

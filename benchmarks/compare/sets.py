@@ -43,13 +43,14 @@ class Variant:
 
     @property
     def kind(self) -> str:
-        return self.storage.codec
+        return "raw" if self.raw else "jpeg"
 
 
 def photographs(stored: str, max_side: int, training: bool) -> Variant:
     transform = "RandomResizedCrop(224) + flip" if training else "shorter side 256, centre 224"
     title = f"{stored}; {'training' if training else 'validation'}: {transform}"
-    return Variant(title, Storage(max_side=max_side), training, 224, "reference", "bare")
+    storage = Storage(max_side=max_side) if max_side else Storage(codec="original")
+    return Variant(title, storage, training, 224, "reference", "bare")
 
 
 def small(side: int) -> Variant:
