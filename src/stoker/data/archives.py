@@ -12,6 +12,8 @@ import bz2
 import gzip
 import io
 import lzma
+import os
+import select
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ LARGEST_HEADER, MOST_HEADERS = 1 << 20, 8 << 20
 """A tar header (names, attributes), or all of them before one member, that claims to be longer is
 an attack."""
 PIECE = 1 << 18
+LOOK_UP_S = 0.3
 NO_IMAGE = "not an image by its name"
 XZ_MEMORY = 128 << 20
 """What the strongest setting of xz needs, and some; an archive may ask for four gigabytes."""
@@ -88,10 +91,26 @@ class Forward(io.RawIOBase):
         return True
 
 
+class Pipe(io.RawIOBase):
+    """What is piped in, read so that a signal is heard while nothing comes: one that falls just
+    before a read is else heard only after it."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def read(self, size: int = -1) -> bytes:
+        while not select.select([self._handle], [], [], LOOK_UP_S)[0]:
+            pass
+        return os.read(self._handle, size)
+
+    def readable(self) -> bool:
+        return True
+
+
 class Counted(io.RawIOBase):
     """Compressed bytes on their way in, counted."""
 
-    def __init__(self, source: IO[bytes], already: bytes = b"") -> None:
+    def __init__(self, source: IO[bytes] | Pipe, already: bytes = b"") -> None:
         self._source, self._already = source, already
         self.bytes = 0
 
@@ -164,7 +183,7 @@ def looks_like_one(path: Path) -> bool:
     return True
 
 
-def images_in(source: IO[bytes], name: str, ignored: Ignored) -> Iterator[Item]:
+def images_in(source: IO[bytes] | Pipe, name: str, ignored: Ignored) -> Iterator[Item]:
     """Every image of an archive that is read from its beginning."""
     head = source.read(8)
     while len(head) < 8 and (more := source.read(8 - len(head))):

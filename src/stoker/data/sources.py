@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from stoker.data.archives import Item, images_in, looks_like_one
+from stoker.data.archives import Item, Pipe, images_in, looks_like_one
 from stoker.data.download import Manners, fetch_all
 from stoker.data.folder import list_folder, remember, remembered, walk
 from stoker.data.listing import (
@@ -107,7 +107,7 @@ def archive(name: str, path: Path | None) -> Stream:
 
     def chunks(ignored: Ignored, committed: Committed) -> Iterator[Carried]:
         if path is None:
-            yield from in_chunks(images_in(sys.stdin.buffer, name, ignored))
+            yield from in_chunks(images_in(Pipe(sys.stdin.fileno()), name, ignored))
         else:
             with path.open("rb") as file:
                 yield from in_chunks(images_in(file, name, ignored))
