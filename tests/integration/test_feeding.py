@@ -24,9 +24,8 @@ from integration.processes import finish, start
 from samples import image_folder
 from stoker.data.encode import Storage
 from stoker.data.pack import pack
-from stoker.data.stage import CHUNK_BYTES
+from stoker.data.room import PACKER_BYTES, WORKER_BYTES
 from stoker.errors import BAD_REQUEST, FINISHED
-from stoker.fleet.local import AHEAD
 
 LOADING = Path(__file__).with_name("loading.py")
 MB = 10**6
@@ -199,9 +198,6 @@ def test_packing_a_gigabyte_takes_a_bounded_part_of_it(source: str, tmp_path: Pa
     bare = int(subprocess.check_output([sys.executable, "-c", code]))
     beyond = (sum(peak.values()) - (1 + workers) * bare) * 1024
     print(f"{source}: {sum(peak.values()) // 1024} MiB in all, {beyond / MB:.0f} MB beyond bare")
-    # A worker holds an image: its bytes, its pixels and what it is turned into.
-    decoding = workers * 6 * len(image)
-    # A chunk under way is here, in the pipe and with its worker.
-    chunks = 3 * (workers + AHEAD) * (CHUNK_BYTES + len(image)) if source == "stream" else 0
-    libraries = 3 * (1 + workers) * 10 * MB
-    assert beyond < decoding + chunks + libraries < count * len(image) / 2
+    # What --max-ram counts with.
+    assert sum(peak.values()) * 1024 < PACKER_BYTES + workers * WORKER_BYTES
+    assert beyond < count * len(image) / 2
