@@ -27,7 +27,8 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from loader import class_folder, cpu_s
+from compare.sets import class_folder
+from packing import cpu_s
 from stoker.data import decode
 from stoker.data.crops import View
 from stoker.data.encode import Storage

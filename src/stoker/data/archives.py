@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from stoker.data.inspect import MAX_BYTES
+from stoker.data.inspect import LONGEST_REASON, MAX_BYTES, one_line
 from stoker.data.listing import Ignored, is_hidden, is_image, shown
 from stoker.data.zipstream import Bomb, Unzipped, refuse_bomb, unzip
 from stoker.errors import StokerError
@@ -31,6 +31,8 @@ an attack."""
 PIECE = 1 << 18
 LOOK_UP_S = 0.3
 NO_IMAGE = "not an image by its name"
+GZIP, BZIP2, XZ, ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
+"""How compressed files begin."""
 XZ_MEMORY = 128 << 20
 """What the strongest setting of xz needs, and some; an archive may ask for four gigabytes."""
 
@@ -51,8 +53,8 @@ class Item:
 class Forward(io.RawIOBase):
     """A source that is only read on: it can skip but not go back, and counts what it gave."""
 
-    def __init__(self, source: IO[bytes], largest: int = MAX_BYTES + PIECE) -> None:
-        self._source, self._largest = source, largest
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
         self._at = 0
         self.budget: int | None = None
         """Bytes that may still be read before the next member; None while one is read."""
@@ -60,7 +62,7 @@ class Forward(io.RawIOBase):
         """What was read last: at the end of a tar it tells the end mark from damage."""
 
     def read(self, size: int = -1) -> bytes:
-        if size < 0 or size > self._largest:
+        if size < 0 or size > LARGEST_HEADER:
             raise tarfile.ReadError(f"a header claims {size:,} bytes")
         if self.budget is not None:
             self.budget -= size
@@ -174,7 +176,7 @@ def looks_like_one(path: Path) -> bool:
     """Whether a file begins as an archive does."""
     with path.open("rb") as file:
         head = file.read(tarfile.BLOCKSIZE)
-    if head.startswith((b"PK", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")):
+    if head.startswith((b"PK", GZIP, BZIP2, XZ, ZSTD)):
         return True
     try:
         tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
@@ -219,13 +221,13 @@ def images_in(source: IO[bytes] | Pipe, name: str, ignored: Ignored) -> Iterator
 
 def decompressed(head: bytes, plain: Any, name: str) -> Any:
     """The tar inside whatever it is compressed with."""
-    if head.startswith(b"\x1f\x8b"):
+    if head.startswith(GZIP):
         return gzip.GzipFile(fileobj=plain)
-    if head.startswith(b"BZh"):
+    if head.startswith(BZIP2):
         return bz2.BZ2File(plain)
-    if head.startswith(b"\xfd7zXZ\x00"):
+    if head.startswith(XZ):
         return io.BufferedReader(Unxz(plain), PIECE)
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
+    if head.startswith(ZSTD):
         raise StokerError(f"{name} is compressed with zstd: zstd -dc {name} | stoker pack - OUT")
     if not head:
         raise StokerError(f"{name} is empty: expected a tar or zip")
@@ -234,7 +236,7 @@ def decompressed(head: bytes, plain: Any, name: str) -> Any:
 
 def tar_items(source: IO[bytes], name: str, inside: str, ignored: Ignored) -> Iterator[Item]:
     """Every image of a tar; a tar in a tar is a folder (ImageNet comes like that)."""
-    forward = Forward(source, LARGEST_HEADER)
+    forward = Forward(source)
     forward.budget = MOST_HEADERS
     try:
         tar = tarfile.open(fileobj=forward, mode="r:")  # noqa: SIM115 - nothing of its own to close
@@ -325,4 +327,4 @@ def zip_item(member: Unzipped, ignored: Ignored) -> Iterator[Item]:
 
 def one_reason(error: Exception) -> str:
     """What an error says, as one printable line."""
-    return shown(" ".join(str(error).split()) or type(error).__name__)[:200]
+    return shown(one_line(error))[:LONGEST_REASON]

@@ -85,19 +85,12 @@ RENDERERS: dict[str, Render] = {
 }
 
 
-def scratch(size: int) -> bytearray:
-    """This thread's decoding buffer, grown to at least `size` bytes."""
-    buffer: bytearray | None = getattr(_scratch, "buffer", None)
+def scratch(size: int, what: str = "decoded") -> bytearray:
+    """This thread's buffer for decoded or for stored images, grown to at least `size` bytes."""
+    buffer: bytearray | None = getattr(_scratch, what, None)
     if buffer is None or len(buffer) < size:
-        buffer = _scratch.buffer = bytearray(size)
-    return buffer
-
-
-def stored_room(size: int) -> bytearray:
-    """This thread's buffer for the stored bytes of an image, grown to at least `size` bytes."""
-    buffer: bytearray | None = getattr(_scratch, "stored", None)
-    if buffer is None or len(buffer) < size:
-        buffer = _scratch.stored = bytearray(size)
+        buffer = bytearray(size)
+        setattr(_scratch, what, buffer)
     return buffer
 
 

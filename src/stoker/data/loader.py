@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from stoker.data.crops import Boxes, View, boxes
 from stoker.data.damage import Damage
-from stoker.data.decode import RENDERERS, stored_room
+from stoker.data.decode import RENDERERS, scratch
 from stoker.data.index import SplitIndex
 from stoker.data.order import Arrangement
 from stoker.data.small import CACHE_BYTES, SmallImages, suits
@@ -189,8 +189,9 @@ class Loader:
             loaded.images[start:stop],
             strict=True,
         )
+        room = scratch(self._largest, "stored")
         for place, (sample, width, height, box, flip, out) in enumerate(todo, start):
-            data = self.split.bytes_of(sample, stored_room(self._largest))
+            data = self.split.bytes_of(sample, room)
             try:
                 self._render(data, width, height, box, flip, out)
             except (ValueError, cv2.error) as error:
@@ -205,7 +206,7 @@ class Loader:
             width, height = self.split.widths[other], self.split.heights[other]
             seen = boxes(self.view, loaded.batch.image_size, other, epoch, width, height)
             box, flip, out = seen.edges[0].tolist(), bool(seen.flip[0]), loaded.images[place]
-            data = self.split.bytes_of(sample, stored_room(self._largest))
+            data = self.split.bytes_of(sample, scratch(self._largest, "stored"))
             with suppress(ValueError, cv2.error):
                 self._render(data, int(width[0]), int(height[0]), box, flip, out)
                 loaded.labels[place] = self.split.labels[sample]

@@ -175,14 +175,8 @@ class _Plain(http.client.HTTPConnection):
         self._opened(self.sock)
 
 
-class _Secure(http.client.HTTPSConnection):
-    def __init__(self, host: str, *, opened: Any, **options: Any) -> None:
-        super().__init__(host, **options)
-        self._opened = opened
-
-    def connect(self) -> None:
-        super().connect()
-        self._opened(self.sock)
+class _Secure(_Plain, http.client.HTTPSConnection):
+    """The same over TLS: what is reported is the TLS socket."""
 
 
 class _Speaker(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
