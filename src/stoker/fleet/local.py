@@ -65,15 +65,18 @@ def usable_memory(
     return min(found)
 
 
-def cgroups(root: str, own: str) -> list[Path]:
-    """The control groups of this process, from its own up to the root: each may set a limit."""
+def cgroups(root: str, own: str, controller: str = "") -> list[Path]:
+    """The control groups of this process, from its own up to the root: each may set a limit. Those
+    of the one tree of version 2, or of the tree that a controller has for itself in version 1."""
     inside = ""
     with suppress(OSError):
         for line in Path(own).read_text().splitlines():
-            if line.startswith("0::"):
-                inside = line[3:].strip("/")
+            _, _, place = line.partition(":")
+            names, _, path = place.partition(":")
+            if controller in names.split(","):
+                inside = path.strip("/")
     parts = [part for part in inside.split("/") if part not in ("", "..")]
-    return [Path(root, *parts[:depth]) for depth in range(len(parts), -1, -1)]
+    return [Path(root, controller, *parts[:depth]) for depth in range(len(parts), -1, -1)]
 
 
 def map_tasks(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.fleet.local import cgroup_cores, usable_cores, usable_memory
+from stoker.fleet.local import cgroup_cores, cgroups, usable_cores, usable_memory
 
 NONE = 1 << 50
 GIB = 1 << 30
@@ -107,3 +107,15 @@ def test_no_list_of_groups_leaves_the_roots_limit(groups: Path) -> None:
     (groups.parent / "own").unlink()
     limit(groups, "", "memory.max", f"{5 * GIB}\n")
     assert memory(groups) == 5 * GIB
+
+
+def test_a_controller_may_have_a_tree_of_its_own(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("4:memory:/one/two\n1:cpu,cpuacct:/../three\nodd\n0::/slice\n")
+    found = [cgroups("/groups", str(own), tree) for tree in ("", "memory", "cpu", "pids")]
+    assert [[str(folder) for folder in tree] for tree in found] == [
+        ["/groups/slice", "/groups"],
+        ["/groups/memory/one/two", "/groups/memory/one", "/groups/memory"],
+        ["/groups/cpu/three", "/groups/cpu"],
+        ["/groups/pids"],
+    ]
