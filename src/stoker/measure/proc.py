@@ -1,0 +1,114 @@
+"""What the kernel's texts about the machine and this process say.
+
+Invariants: pure functions on text. What a text does not say is left out of the answer, never zero,
+whatever the text is: another kernel's, cut off, or not a text of this kind at all.
+"""
+
+from __future__ import annotations
+
+TICKS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+IDLE = ("idle", "iowait", "steal")
+
+
+def whole_lines(text: str) -> list[str]:
+    """The lines that end: the last one of a text that was cut off may hold half a number."""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def number(word: str) -> int | None:
+    """A count as the kernel writes it; None for whatever else."""
+    return int(word) if word.isascii() and word.isdigit() else None
+
+
+def single(text: str) -> int | None:
+    """The one number of a file: a limit that is `max` is none."""
+    lines = whole_lines(text)
+    return number(lines[0].strip()) if lines else None
+
+
+def fields(text: str) -> dict[str, int]:
+    """Lines of a name and a number (`MemFree: 12 kB`, `nr_throttled 3`), as written."""
+    found = {}
+    for line in whole_lines(text):
+        words = line.split()
+        value = number(words[1]) if len(words) > 1 else None
+        if value is not None:
+            found[words[0].rstrip(":")] = value
+    return found
+
+
+def machine_ticks(text: str) -> dict[str, int]:
+    """`/proc/stat`: ticks of all cores together, busy for somebody or not."""
+    for line in whole_lines(text):
+        name, *words = line.split() or [""]
+        if name != "cpu":
+            continue
+        counts = [number(word) for word in words[: len(TICKS)]]
+        ticks = {key: count for key, count in zip(TICKS, counts, strict=False) if count is not None}
+        if "idle" not in ticks:
+            return {}
+        every = sum(ticks.values())
+        rest = {key: ticks[key] for key in IDLE if key in ticks}
+        return {"all": every, "busy": every - sum(rest.values()), **rest}
+    return {}
+
+
+def throttled(text: str) -> dict[str, float]:
+    """`cpu.stat` of a control group, version 2 or 1: how often and how long a quota held it back,
+    summed over the cores."""
+    found = fields(text)
+    said: dict[str, float] = {}
+    if "throttled_usec" in found:
+        said["throttled_s"] = found["throttled_usec"] / 1e6
+    elif "throttled_time" in found:
+        said["throttled_s"] = found["throttled_time"] / 1e9
+    if "nr_throttled" in found:
+        said["throttled_times"] = found["nr_throttled"]
+    return said
+
+
+def pressure_s(text: str) -> float | None:
+    """`/proc/pressure/*`: seconds in which some task waited for this resource."""
+    for line in whole_lines(text):
+        kind, *words = line.split() or [""]
+        for word in words:
+            name, _, value = word.partition("=")
+            total = number(value)
+            if kind == "some" and name == "total" and total is not None:
+                return total / 1e6
+    return None
+
+
+def schedule_s(text: str) -> tuple[float, float] | None:
+    """`schedstat` of a thread: seconds on a core, and seconds ready to run without one."""
+    lines = whole_lines(text)
+    counts = [number(word) for word in lines[0].split()] if lines else []
+    if len(counts) < 3 or counts[0] is None or counts[1] is None:
+        return None
+    return counts[0] / 1e9, counts[1] / 1e9
+
+
+def thread_ticks(text: str) -> tuple[str, int] | None:
+    """`stat` of a thread: its name, which may hold anything, and its ticks on a core."""
+    opens, closes = text.find("("), text.rfind(")")
+    words = text[closes + 1 :].split() if 0 <= opens < closes else []
+    if len(words) < 14:  # one more than is needed: the last word may be cut
+        return None
+    user, system = number(words[11]), number(words[12])
+    if user is None or system is None:
+        return None
+    return text[opens + 1 : closes], user + system
+
+
+def interface_bytes(text: str) -> dict[str, tuple[int, int]]:
+    """`/proc/net/dev`: bytes received and sent by each interface of this network namespace."""
+    found = {}
+    for line in whole_lines(text):
+        name, colon, rest = line.rpartition(":")
+        words = rest.split()
+        if not colon or len(words) < 9:
+            continue
+        received, sent = number(words[0]), number(words[8])
+        if received is not None and sent is not None:
+            found[name.strip()] = (received, sent)
+    return found
