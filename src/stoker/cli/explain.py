@@ -1,18 +1,27 @@
-"""stoker explain RUN: what happened, where the time went, what bound it."""
+"""stoker explain RUN: what happened, where the time went, what bound it. RUN may be a log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from stoker.cli.flags import Parser
 from stoker.errors import FINISHED
+from stoker.measure.foreign import read_log
 from stoker.run import Run
 from stoker.show.explain import explain
+from stoker.show.foreign import explain_log
 
 
 def run(words: Sequence[str]) -> int:
-    parser = Parser(prog="stoker explain", description="Explain a run from its directory.")
-    parser.add_argument("run", metavar="RUN", help="a run directory, living or dead")
-    for line in explain(Run(parser.parse(words).run)):
+    parser = Parser(
+        prog="stoker explain",
+        description="Explain a run from its directory, or from the log of another program "
+        "(pytorch/examples, timm, torchvision references).",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory, living or dead, or a log")
+    given = Path(parser.parse(words).run)
+    is_log = given.exists() and not given.is_dir()
+    for line in explain_log(read_log(given)) if is_log else explain(Run(given)):
         print(line)
     return FINISHED
