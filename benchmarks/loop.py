@@ -42,6 +42,7 @@ from stoker.train.state import TrainState
 from stoker.train.step import Step
 from stoker.train.steplog import StepLog
 from stoker.train.warmup import WarmUp
+from stoker.train.watch import Watch
 
 CLASSES = 100
 WARM_UP = 10
@@ -125,9 +126,11 @@ def build_loop(recipe: Recipe, steps: int, place: Path) -> tuple[Loop, Interleav
         events=events,
         stop=stop,
         watchdog=watchdog_of(recipe, ranks, events, run.attempt_path(1), step),
+        watch=Watch(run, 1, events, step),
         patience_s=1.0,
     )
     loop.watchdog.begin()
+    loop.watch.begin()
     return loop, loader
 
 
@@ -137,6 +140,7 @@ def measure(recipe: Recipe, steps: int) -> dict[str, float]:
         loop, loader = build_loop(recipe, steps, Path(place))
         loop.run()
         loop.watchdog.close()
+        loop.watch.close()
         saves = len(loop.saves.checkpoints.names())
     bare = loader.bare_steps[WARM_UP : len(loader.our_steps)]
     ours = loader.our_steps[WARM_UP:]

@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,8 +40,12 @@ class Fault:
     """A file that says that the place has been reached."""
     again: bool = False
     """Every time from then on, not once."""
+    until: int | None = None
+    """The step from which on it happens no more."""
 
     def fits(self, place: str) -> bool:
+        if self.until is not None and _now.step >= self.until:
+            return False
         if self.at != place or self.count < 1 or self.step not in (None, _now.step):
             return False
         return self.rank in (None, _now.rank)
@@ -93,6 +98,17 @@ def _stall(fault: Fault, value: Any) -> Any:
     return value
 
 
+def _hog(fault: Fault, value: Any) -> Any:
+    """Somebody's Python thread that never rests, and keeps the interpreter lock."""
+
+    def spin() -> None:
+        while fault.until is None or _now.step < fault.until:
+            pass
+
+    threading.Thread(target=spin, name="hog", daemon=True).start()
+    return value
+
+
 def _refuse(number: int) -> Callable[[Fault, Any], Any]:
     def fail(fault: Fault, value: Any) -> Any:
         raise OSError(number, os.strerror(number))
@@ -108,6 +124,7 @@ HAPPENINGS: dict[str, Callable[[Fault, Any], Any]] = {
     "kill": _signal(signal.SIGKILL),
     "term": _signal(signal.SIGTERM),
     "stall": _stall,
+    "hog": _hog,
     "nan": lambda fault, value: value * float("nan"),
     "huge": lambda fault, value: value * 1000,
     "oom": _out_of_memory,

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,6 +119,14 @@ class TestHowOften:
             arm(FULL)
             assert [happens(), happens()] == [1, 0]
 
+    def test_nothing_happens_from_a_step_on(self, arm: Arm) -> None:
+        arm({**FULL, "again": True, "until": 2})
+        seen = []
+        for step in range(4):
+            faults.at_step(step)
+            seen.append(happens())
+        assert seen == [1, 1, 0, 0]
+
     def test_each_row_counts_for_itself(self, arm: Arm) -> None:
         arm({**FULL, "count": 2}, {**FULL, "at": "there"})
         assert [happens(), happens("there"), happens()] == [0, 1, 1]
@@ -205,9 +214,18 @@ class TestWhat:
         arm({"fault": "huge", "at": "here"})
         assert [faults.reach("here", 2.0), faults.reach("here", 2.0)] == [2000.0, 2.0]
 
+    def test_a_hog_spins_until_its_step(self, arm: Arm) -> None:
+        arm({"fault": "hog", "at": "here", "until": 3})
+        assert reach("here", "value") == "value"
+        (hog,) = [thread for thread in threading.enumerate() if thread.name == "hog"]
+        assert hog.is_alive()
+        faults.at_step(3)
+        hog.join(10)
+        assert not hog.is_alive()
+
     def test_every_happening_is_tried_here(self) -> None:
         tried = {"kill", "term", "stall", "nan", "huge", "oom", "full", "quota", "unable"}
-        assert set(faults.HAPPENINGS) == {*tried, "forbidden"}
+        assert set(faults.HAPPENINGS) == {*tried, "forbidden", "hog"}
 
 
 def test_passing_a_place_costs_next_to_nothing(arm: Arm) -> None:

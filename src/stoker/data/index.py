@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from stoker.commit import sha256_file
 from stoker.data.description import seal_holds
 from stoker.errors import BadRequest, StokerError
+from stoker.faults import reach
 
 SHARD_NAME = re.compile(r"\d{5,}\.tar")
 SHARDS_OPEN = 400
@@ -48,6 +49,7 @@ class OpenShard:
         self.size = os.fstat(self._handle).st_size
 
     def read(self, into: memoryview, offset: int) -> int:
+        reach("read")
         return os.preadv(self._handle, [into], offset)
 
     def __del__(self) -> None:

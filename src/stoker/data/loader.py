@@ -58,6 +58,14 @@ class Loaded:
     samples: Ints
     epochs: Ints
     making: list[Future[None]] = field(default_factory=list, repr=False)
+    spent: list[tuple[float, float, float]] = field(default_factory=list, repr=False)
+    """Seconds that threads spent on it: reading, decoding, and on the CPU."""
+
+    @property
+    def work(self) -> dict[str, float]:
+        """What making it took, in seconds of threads."""
+        read, decode, cpu = map(sum, zip(*self.spent, strict=True)) if self.spent else (0, 0, 0)
+        return {"read": round(read, 6), "decode": round(decode, 6), "cpu": round(cpu, 6)}
 
 
 def wait_for(making: Iterable[Future[None]], waiting: Callable[[float], None]) -> None:
@@ -112,7 +120,8 @@ class Loader:
         self._free: list[Pixels] = []
         # OpenCV's own threads would fight ours for the same cores.
         cv2.setNumThreads(0)
-        self._threads = ThreadPoolExecutor(threads or usable_cores(), DECODERS)
+        self.threads = threads or usable_cores()
+        self._threads = ThreadPoolExecutor(self.threads, DECODERS)
 
     def close(self, patience_s: float = 1.0) -> None:
         """End the threads, but do not wait for ever on one that hangs in its storage."""
@@ -174,12 +183,19 @@ class Loader:
 
     def _fill(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> None:
         """Decode some images of a batch into their places."""
+        began, cpu = time.perf_counter(), time.thread_time()
+        read = self._make(loaded, seen, start, stop)
+        took = time.perf_counter() - began
+        loaded.spent.append((read, took - read, time.thread_time() - cpu))
+
+    def _make(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> float:
+        """The same; how many seconds of it went into reading."""
         reach("decode")
         chosen = loaded.samples[start:stop]
         if self._small:
             boxed = seen.edges[start:stop], seen.flip[start:stop]
-            self._small.fill(chosen, *boxed, loaded.images[start:stop])
-            return
+            return self._small.fill(chosen, *boxed, loaded.images[start:stop])
+        read, clock = 0.0, time.perf_counter
         todo = zip(
             chosen.tolist(),
             self.split.widths[chosen].tolist(),
@@ -191,11 +207,14 @@ class Loader:
         )
         room = scratch(self._largest, "stored")
         for place, (sample, width, height, box, flip, out) in enumerate(todo, start):
+            asked = clock()
             data = self.split.bytes_of(sample, room)
+            read += clock() - asked
             try:
                 self._render(data, width, height, box, flip, out)
             except (ValueError, cv2.error) as error:
                 self._stand_in(loaded, place, error)
+        return read
 
     def _stand_in(self, loaded: Loaded, place: int, error: Exception) -> None:
         """Put another image, with its own label, where one no longer decodes."""

@@ -7,9 +7,8 @@ out, nothing is said.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from stoker.measure.foreign import FEWEST_STEPS, Block
+from stoker.measure.verdict import Verdict
 
 DATA_BINDS = 0.10
 """Share of a step spent waiting above which data binds."""
@@ -19,10 +18,10 @@ BURST = 0.5
 """A typical line, or stretch, that shows less than this part of the mean wait hides bursts."""
 
 WORDS = {
-    "compute": "the network itself, not its data",
-    "data": "the network waited for its batches",
-    "bursts": "the network waited for its batches, in bursts",
-    "starts": "the network waited for its first batches at each epoch's start",
+    "compute": "compute: the network itself, not its data",
+    "data": "data: the network waited for its batches",
+    "bursts": "data: the network waited for its batches, in bursts",
+    "starts": "data: the network waited for its first batches at each epoch's start",
 }
 ACTIONS = {
     "compute": "mixed precision, channels-last, a smaller image or model, or a faster GPU",
@@ -31,19 +30,6 @@ ACTIONS = {
     "a longer queue only moves the wait",
     "starts": "keep the loader's workers from epoch to epoch (persistent_workers=True)",
 }
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What binds, the number that proves it, and what to do next."""
-
-    limit: str
-    words: str
-    evidence: str
-    action: str
-    step_s: float
-    without_s: float | None
-    runner_up: str = ""
 
 
 def judge(block: Block) -> Verdict | None:

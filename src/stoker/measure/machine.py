@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import stoker
+from stoker.fleet.local import usable_cores
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "process": os.getpid(),
         "device": torch.cuda.get_device_name(device) if on_gpu else processor_name(),
         "threads": torch.get_num_threads(),
+        "cores": usable_cores(),
         "command": sys.argv,
     }
 

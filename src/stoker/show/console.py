@@ -15,6 +15,7 @@ from typing import IO, Any
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from stoker.measure.spans import APART, WAITING
 from stoker.run import Event
 from stoker.show.words import clock, one_line, plural
 
@@ -49,7 +50,7 @@ class Tally:
         self.steps += 1
         self.images += event["images"]
         self.wall_s += wall
-        self.data_s += event["parts"].get("data", 0.0)
+        self.data_s += waited(event)
         self.sums = [a + b for a, b in zip(self.sums, event["sums"], strict=True)]
         self.recent.append((wall, event["batch"]))
 
@@ -71,12 +72,11 @@ class Tally:
         images, steps = event["images"], max(self.steps, 1)
         loss, top1, top5 = (total / images for total in event["sums"])
         mean = [total / max(self.images, 1) for total in self.sums]
-        data = event["parts"].get("data", 0.0)
         return (
             f"epoch {event['epoch']:.2f}/{self.attempt['epochs']}"
             f"  step {event['step'] + 1:,}/{self.attempt['steps']:,}"
             f"  time {step_seconds(event):.3f} ({self.wall_s / steps:.3f})"
-            f"  data {data:.3f} ({self.data_s / steps:.3f})"
+            f"  data {waited(event):.3f} ({self.data_s / steps:.3f})"
             f"  loss {loss:.3f} ({mean[0]:.3f})"
             f"  top1 {top1:.1%} ({mean[1]:.1%})"
             + (f"  top5 {top5:.1%} ({mean[2]:.1%})" if five_mean_much(self.attempt) else "")
@@ -86,9 +86,14 @@ class Tally:
 
 def step_seconds(event: Event) -> float:
     """The time of a step itself: what was saved or evaluated before it is shown apart."""
-    apart = ("checkpoint", "evaluation", "compile")
     parts: dict[str, float] = event["parts"]
-    return sum(seconds for part, seconds in parts.items() if part not in apart)
+    return sum(seconds for part, seconds in parts.items() if part not in APART)
+
+
+def waited(event: Event) -> float:
+    """How long a step waited for its images."""
+    parts: dict[str, float] = event["parts"]
+    return sum(parts.get(part, 0.0) for part in WAITING)
 
 
 def begin_lines(event: Event) -> list[str]:
@@ -146,6 +151,8 @@ class PlainConsole:
         self._alarm: str | None = None
         self._begun_with: list[str] = []
         self._tally: Tally | None = None
+        self._verdict: list[str] = []
+        self._bound_by = ""
 
     def say(self, text: str) -> None:
         with suppress(OSError):  # a closed pipe must not end a run
@@ -179,10 +186,22 @@ class PlainConsole:
             self._alarm = None
         elif kind in ("stall", "note") or (kind == "interval" and event["first"]):
             self.say(event["words"] if kind == "interval" else f"note: {event['words']}")
+        elif kind == "verdict":
+            self._judged(event)
         elif kind == "skipped":
             self.say(f"step {event['step']:,} skipped, as agreed after the roll-back")
         elif kind == "end":
+            if event["outcome"] == "finished" and self._verdict:
+                self.say(self._verdict[0])
             self.say(end_line(event, self._run))
+
+    def _judged(self, event: Event) -> None:
+        """What binds the run is said in mid-run where it is news."""
+        attempt, self._verdict = self._tally.attempt if self._tally else {}, event["lines"]
+        if event["words"] != self._bound_by and event["step"] < attempt.get("steps", 0):
+            self._bound_by = event["words"]
+            for line in self._verdict:
+                self.say(line)
 
     def _evaluation(self, event: Event) -> None:
         top1 = event["top1"] / event["images"]

@@ -9,23 +9,32 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.measure.facts import facts_of_run
 from stoker.measure.spans import PARTS
-from stoker.measure.verdict import verdict
+from stoker.measure.verdict import judge
 from stoker.run import Event, Run
 from stoker.show.words import bar, clock, one_line, plural, sparkline
 from stoker.survive.remedies import Remedies
+
+MOST_LINES = 25
+WORTH_A_LINE = 0.001
+"""The share of the time below which a part goes to `other`."""
 
 LABELS = {
     "startup": "starting up",
     "redone": "done again after kills",
     "data": "waiting for data",
+    "read": "waiting for reads",
+    "decode": "waiting for decoding",
     "to_device": "copying to device",
     "forward": "forward",
     "backward": "backward",
+    "exchange": "exchanging gradients",
     "optimiser": "optimiser",
     "checkpoint": "saving",
     "evaluation": "evaluating",
     "compile": "compiling",
+    "measuring": "measuring",
     "other": "other",
 }
 
@@ -72,17 +81,15 @@ def explain(run: Run) -> list[str]:
         why = f": {end['outcome']} ({one_line(end['reason'])})" if end else ""
         return [f"{run.path}: nothing has been trained yet{why}"]
     ledger = ledger_of(run)
-    lines = [
+    head = [
         f"{record['values']['model']} on {Path(record['data']).name} "
         f"({plural(starts[-1]['samples'], 'image')}, {plural(len(record['classes']), 'class')}), "
         f"recipe {record['recipe']}",
         *history_lines(run, starts, ledger),
         *result_lines(run, with_top5=len(record["classes"]) > 5),
-        *time_lines(run, ledger),
-        *verdict_lines(ledger),
     ]
-    assert len(lines) <= 25
-    return lines
+    verdict = verdict_lines(run)
+    return [*head, *time_lines(run, ledger, MOST_LINES - len(head) - len(verdict)), *verdict]
 
 
 def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:
@@ -138,14 +145,13 @@ def result_lines(run: Run, with_top5: bool) -> list[str]:
     ]
 
 
-def time_lines(run: Run, ledger: Ledger) -> list[str]:
+def time_lines(run: Run, ledger: Ledger, most: int) -> list[str]:
     """Where the time went, and how many images a second came of it."""
     steps = run.merged("step")
     parts = {"startup": ledger.startup_s, **{p: ledger.parts.get(p, 0.0) for p in PARTS}}
     parts["redone"] = ledger.redone_s
-    rows = [(name, seconds) for name, seconds in parts.items() if seconds > 0]
     lines = [f"{clock(ledger.total_s)} in all:"]
-    for name, seconds in rows:
+    for name, seconds in largest(parts, most - 2, ledger.total_s):
         share = seconds / max(ledger.total_s, 1e-9)
         lines.append(f"  {LABELS[name]:<23}{clock(seconds):>9} {share:6.1%}  {bar(share)}")
     if steps:
@@ -160,9 +166,19 @@ def time_lines(run: Run, ledger: Ledger) -> list[str]:
     return lines
 
 
-def verdict_lines(ledger: Ledger) -> list[str]:
-    found = verdict(ledger.parts)
-    if found is None:
-        return []
-    gain = f" (saves up to {found.gain:.0%} of the time)" if found.gain else ""
-    return [f"bound by {found.limit}: {found.evidence}", f"next: {found.action}{gain}"]
+def largest(parts: dict[str, float], most: int, total_s: float) -> list[tuple[str, float]]:
+    """The parts in their order; small ones, and what does not fit, go to `other`."""
+    by_size = sorted((part for part in parts if part != "other"), key=parts.__getitem__)
+    named = [part for part in by_size if parts[part] > WORTH_A_LINE * total_s][-(most - 1) :]
+    rest = sum(seconds for part, seconds in parts.items() if part not in named)
+    rows = [(part, seconds) for part, seconds in parts.items() if part in named]
+    return [*rows, ("other", rest)] if rest > 0 else rows
+
+
+def verdict_lines(run: Run) -> list[str]:
+    """What bound the latest attempt that came far enough to tell."""
+    for attempt in reversed(run.attempts()):
+        found = judge(facts_of_run(run, attempt))
+        if found is not None:
+            return found.lines()
+    return []

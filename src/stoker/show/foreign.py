@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from stoker.measure.foreign import MOST_RUNS, Block, Log
-from stoker.measure.foreign_verdict import Verdict, few_stretches_wait, hides_wait, judge
+from stoker.measure.foreign_verdict import few_stretches_wait, hides_wait, judge
+from stoker.measure.verdict import Verdict
 from stoker.show.words import plural
 
 CANNOT_TELL = (
     "not in such a log: reading or decoding, the network port, idle time inside a step; "
     "'stoker doctor DATA' measures them here"
 )
+TOO_SHORT = "too short to say what bound it: log more steps than the warm-up"
 MISLEADS = 0.05
 """A typical line misleads where it is off by more than this share of a step."""
 
@@ -34,7 +36,7 @@ def block_lines(block: Block, found: Verdict | None) -> list[str]:
         step_line(block),
         wait_line(block),
         *misleading_lines(block),
-        *verdict_lines(block, found),
+        *(found.lines() if found else [TOO_SHORT]),
     ]
 
 
@@ -88,16 +90,6 @@ def misleading_lines(block: Block) -> list[str]:
         waiting = sum(s.wait_s > judged.wait_s for s in block.stretches)
         text += f"; {waiting} of {len(block.stretches)} stretches between lines wait"
     return [text]
-
-
-def verdict_lines(block: Block, found: Verdict | None) -> list[str]:
-    if found is None:
-        return ["too short to say what bound it: log more steps than the warm-up"]
-    lines = [f"bound by {found.limit}: {found.words}; {found.evidence}"]
-    if found.without_s is not None:
-        gain = f", {found.step_s / found.without_s:.2g} times as fast" if found.without_s else ""
-        lines.append(f"without it: {found.without_s:.3f} s a step at best{gain}")
-    return [*lines, f"next: {found.action}"]
 
 
 def comparison(judged: list[tuple[Block, Verdict | None]]) -> list[str]:

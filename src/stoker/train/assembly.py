@@ -16,6 +16,8 @@ from stoker.data.chance import seed_of
 from stoker.errors import INTERRUPTED, STEPPED_ASIDE, StokerError
 from stoker.faults import reach
 from stoker.fleet.ranks import ELASTIC
+from stoker.measure.clocks import clock_of
+from stoker.measure.spans import Spans
 from stoker.recipe.changes import Change
 from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import Recipe
@@ -38,16 +40,19 @@ from stoker.train.state import TrainState
 from stoker.train.step import Step
 from stoker.train.steplog import StepLog
 from stoker.train.warmup import WarmUp
+from stoker.train.watch import Watch
 
 PROGRESS = (
     "checkpoint",
     "evaluation",
     "compile",
+    "measuring",
     "other",
     "data",
     "to_device",
     "forward",
     "backward",
+    "exchange",
     "optimiser",
 )
 """The parts of a step in the order in which a rank comes to them."""
@@ -91,7 +96,9 @@ def assemble(parts: Parts) -> Loop:
     recipe, model, stop = prepared.recipe, prepared.model, parts.stop
     reach("starting")
     state = TrainState.fresh(recipe, model, ranks.device)
+    spans = Spans(clock_of(ranks.device))
     wrapped = ranks.wrap(model)
+    exchange = ranks.watch_exchange(wrapped, spans)
     ranks.settle(wrapped, model, prepared.timeline.stretches[0].image_size)
     facts = usage_facts(prepared.dataset, recipe, prepared.timeline, prepared.normalise)
     if parts.newest:
@@ -109,7 +116,7 @@ def assemble(parts: Parts) -> Loop:
         # Each shape by itself: a graph for "any size" would depend on which sizes came before.
         wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
     to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last)
-    step = Step(recipe, timeline, ranks, state, wrapped, to_input, remedies)
+    step = Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
     chance = math.log(max(len(prepared.dataset.classes), 2))
     after_warm_up = timeline.stretches[0].first_step + warmup_steps(recipe, timeline)
     watched = recipe.on_divergence != "off"
@@ -134,12 +141,14 @@ def assemble(parts: Parts) -> Loop:
         events=events,
         stop=stop,
         watchdog=watchdog,
+        watch=Watch(run, parts.attempt, events, step),
         patience_s=PATIENCE_SHARE * recipe.grace,
     )
     announce(loop, run, parts.torn, parts.changed, rehearsed, parts.began_s, feeding.notes)
     if rehearsed:
         saves.set_interval(rehearsed.busy_s)
     loop.watchdog.begin()
+    loop.watch.begin()
     return loop
 
 

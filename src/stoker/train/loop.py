@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from stoker.data.loader import Loaded, Loader
 from stoker.measure.spans import Spans
@@ -29,6 +30,7 @@ from stoker.train.state import TrainState
 from stoker.train.step import Step
 from stoker.train.steplog import StepLog
 from stoker.train.warmup import WarmUp
+from stoker.train.watch import Watch
 
 GO_ON, STOP, DIVERGED, STARVED = range(4)
 """What a rank may wish, the most urgent last."""
@@ -52,11 +54,13 @@ class Loop:
     events: Events
     stop: StopWish
     watchdog: Watchdog
+    watch: Watch
     patience_s: float
     """How long ranks that wish to stop wait for a batch that does not come."""
 
     def __post_init__(self) -> None:
         self.agreement = Agreement(self.ranks, self.log.flush)
+        self.cpu_at = time.process_time()
 
     @property
     def spans(self) -> Spans:
@@ -106,17 +110,33 @@ class Loop:
         if self.step.remedies.skips(batch.position):
             self.state.position, self.state.step = batch.end, batch.step + 1
             self.log.flush()
-            self.events.write("skipped", **where, batch=batch.size, parts=self.spans.lap())
+            self.events.write("skipped", **where, batch=batch.size, parts=self.spans.lap().parts())
             return
-        sums = self.step(loaded)
+        sums, work = self.step(loaded), loaded.work
         self.log.step(
             sums,
             **where,
             batch=batch.size,
             images=len(loaded.labels),
             lr=self.state.optimizer.param_groups[0]["lr"],
-            parts=self.spans.lap(),
+            lap=self.spans.lap({"data": {name: work[name] for name in ("read", "decode")}}),
+            work=work,
+            cpu_s=self.cpu_since_last_step(),
+            **self.exchanged(),
         )
+
+    def cpu_since_last_step(self) -> float:
+        """CPU time of this process, all threads together."""
+        now = time.process_time()
+        used, self.cpu_at = now - self.cpu_at, now
+        return round(used, 6)
+
+    def exchanged(self) -> dict[str, Any]:
+        """What ranks have sent each other in a step, if there are several."""
+        if self.step.exchange is None:
+            return {}
+        sent, seconds = self.step.exchange.take()
+        return {"sent": {"bytes": sent, "seconds": seconds}}
 
     def between_steps(self) -> bool:
         """Stop, evaluate or save where it is time to; True if the run shall stop here."""
@@ -134,6 +154,7 @@ class Loop:
         if better or self.agreement.due:
             self.save(best=better)
         self.report()
+        self.watch()
         return False
 
     def wants_to_stop(self) -> bool:

@@ -21,6 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.errors import BadRequest
 from stoker.fleet.local import usable_cores
 from stoker.fleet.ranks import DOOR, ELASTIC, MEETING_FILE
+from stoker.measure.exchange import Exchange
+from stoker.measure.spans import Spans
 
 SECONDS_BETWEEN_MEETINGS = 0.5
 STEPS_BETWEEN_MEETINGS = 25
@@ -128,6 +130,12 @@ class Ranks:
         return DistributedDataParallel(
             model, device_ids=ids, gradient_as_bucket_view=True, forward_sync_buffers=False
         )
+
+    def watch_exchange(self, wrapped: nn.Module, spans: Spans) -> Exchange | None:
+        """Measure how long gradients travel; to be called before the first backward pass."""
+        if not isinstance(wrapped, DistributedDataParallel):
+            return None
+        return Exchange(spans, wrapped)
 
     def settle(self, wrapped: nn.Module, model: nn.Module, image_size: int) -> None:
         """Let DDP decide on its buckets before the first real step.

@@ -70,6 +70,8 @@ def announce(
         step=state.step,
         rank=ranks.rank,
         world=ranks.world,
+        local_world=ranks.local_world,
+        loading_threads=loop.loader.threads,
         best=state.best,
         torn=torn,
         steps=timeline.steps,

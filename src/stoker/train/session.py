@@ -164,6 +164,7 @@ def attend(parts: Parts) -> str | Trouble:
             # Before the lock goes: nobody else may take a save under way for a torn one.
             loop.saves.checkpoints.join(loop.watchdog.touch)
             loop.watchdog.close()
+            loop.watch.close()
             loop.loader.close()
             if loop.evaluator:
                 loop.evaluator.close()
@@ -214,9 +215,11 @@ def note_end(
     if loop is not None:
         state = loop.state
         facts |= {"position": state.position, "step": state.step, "best": state.best}
-        facts["parts"] = loop.spans.lap()
         if outcome != "failed" or loop.ranks.device.type == "cpu":
             # After a failure the device may not answer any more.
+            facts["parts"] = loop.spans.lap().parts()
             loop.log.flush()
+        if outcome in (FINISHED, STOPPED):
+            loop.watch.judge(state.step)
     events.write("end", outcome=outcome, reason=reason, **facts)
     events.flush()

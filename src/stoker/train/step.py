@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker import faults
 from stoker.data.chance import seed_of
 from stoker.data.loader import Loaded
+from stoker.measure.exchange import Exchange
 from stoker.measure.spans import Spans
 from stoker.recipe.position import Timeline, learning_rate, micro_cuts
 from stoker.recipe.recipe import Recipe
@@ -53,6 +54,7 @@ class Step:
     to_input: Callable[[NDArray[np.uint8]], Tensor]
     remedies: Remedies
     spans: Spans = field(default_factory=Spans)
+    exchange: Exchange | None = None
     starved_at: int | None = None
     """The first step in which this rank ran out of memory."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stoker.measure.spans import Lap
 from stoker.run import Events
 
 SECONDS_BETWEEN_READS = 1.0
@@ -28,13 +29,13 @@ class StepLog:
         self, events: Events, watch: Callable[[int, float], None] = lambda step, loss: None
     ) -> None:
         self._events, self._watch = events, watch
-        self._waiting: list[tuple[dict[str, Any], Tensor]] = []
+        self._waiting: list[tuple[dict[str, Any], Tensor, Lap]] = []
         self._read_at = time.monotonic()
 
-    def step(self, sums: Tensor, **facts: Any) -> None:
+    def step(self, sums: Tensor, lap: Lap, **facts: Any) -> None:
         """Note a step: `sums` are loss, top-1 and top-5 hits over this rank's images, and the
         norm of the gradient."""
-        self._waiting.append((facts, sums))
+        self._waiting.append((facts, sums, lap))
         many = len(self._waiting) >= STEPS_BETWEEN_READS
         if many or time.monotonic() - self._read_at > SECONDS_BETWEEN_READS:
             self.flush()
@@ -42,11 +43,12 @@ class StepLog:
     def flush(self) -> bool:
         """Whether everything noted so far is in the file when this returns."""
         if self._waiting:
-            read = torch.stack([sums for _, sums in self._waiting]).tolist()
-            for (facts, _), (*sums, norm) in zip(self._waiting, read, strict=True):
+            read = torch.stack([sums for _, sums, _ in self._waiting]).tolist()
+            for (facts, _, lap), (*sums, norm) in zip(self._waiting, read, strict=True):
                 # JSON has no word for what is not a number.
                 seen = norm if math.isfinite(norm) else None
-                self._events.write("step", sums=sums, norm=seen, **facts)
+                measured = {"parts": lap.parts(), "on_cpu": lap.on_cpu()}
+                self._events.write("step", sums=sums, norm=seen, **facts, **measured)
                 self._watch(facts["step"], sums[0] / max(facts["images"], 1))
             self._waiting = []
         self._read_at = time.monotonic()

@@ -205,7 +205,7 @@ class TestBlocks:
         block = only(text)
         assert (block.ranks, block.steps, block.lines) == (4, 201, 84)
         holds(block, [step for steps in runs for step in steps[1:]])
-        assert verdict_of(block).words == "the network waited for its batches"
+        assert verdict_of(block).words == "data: the network waited for its batches"
 
     def test_ranks_that_write_by_the_bufferful_are_one_run(self) -> None:
         runs = [simulate("steady", 1001, seed) for seed in range(2)]

@@ -1,81 +1,240 @@
-"""What binds a run follows from where its time went, with a number that proves it."""
+"""What binds a run follows from the facts, with a number that proves it."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.measure.facts import Facts, RankFacts
 from stoker.measure.spans import PARTS
-from stoker.measure.verdict import RULES, verdict
+from stoker.measure.verdict import NAMES, RULES, Verdict, judge
 
-TRAINING = {"to_device": 1, "forward": 30, "backward": 60, "optimiser": 5, "other": 1}
+TRAINING = {"to_device": 0.001, "forward": 0.03, "backward": 0.06, "optimiser": 0.005}
+"""The parts of a step of nearly a tenth of a second."""
+
+
+def rank(number: int = 0, **more: float) -> RankFacts:
+    parts = {**TRAINING, **more}
+    return RankFacts(rank=number, host=f"box{number}", parts=parts, on_cpu=parts)
+
+
+def facts(*ranks: RankFacts, **more: object) -> Facts:
+    return Facts(ranks=ranks or (rank(),), steps=50, images=32, **more)  # type: ignore[arg-type]
+
+
+def found(told: Facts) -> Verdict:
+    verdict = judge(told)
+    assert verdict is not None
+    return verdict
+
 
 CASES = [
     ("nothing but compute", {}, "compute"),
-    ("a little of everything", {"data": 3, "evaluation": 5, "checkpoint": 1}, "compute"),
-    ("as much waiting as work", {"data": 97}, "reading and decoding"),
-    ("a third waiting", {"data": 48}, "reading and decoding"),
-    ("mostly evaluated", {"evaluation": 150}, "evaluation"),
-    ("a third evaluated", {"evaluation": 48}, "evaluation"),
-    ("a third saved", {"checkpoint": 48}, "saving checkpoints"),
-    ("waits more than it evaluates", {"data": 60, "evaluation": 50}, "reading and decoding"),
-    ("evaluates more than it waits", {"data": 50, "evaluation": 60}, "evaluation"),
-    ("saves more than all else", {"checkpoint": 80, "data": 40, "evaluation": 60}, "saving"),
+    (
+        "a little of everything",
+        {"data": 0.003, "evaluation": 0.005, "checkpoint": 0.001},
+        "compute",
+    ),
+    ("as much waiting as work", {"data": 0.096}, "data"),
+    ("waits for reads", {"read": 0.05, "decode": 0.01}, "read"),
+    ("waits for decoding", {"read": 0.01, "decode": 0.05}, "decode"),
+    ("mostly evaluated", {"evaluation": 0.15}, "evaluation"),
+    ("a third saved", {"checkpoint": 0.048}, "checkpoint"),
+    ("waits more than it evaluates", {"decode": 0.06, "evaluation": 0.05}, "decode"),
+    ("evaluates more than it waits", {"decode": 0.05, "evaluation": 0.06}, "evaluation"),
+    ("saves more than all else", {"checkpoint": 0.08, "read": 0.04}, "checkpoint"),
 ]
 
 
 @pytest.mark.parametrize(("more", "limit"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
 def test_the_part_that_binds_is_named(more: dict[str, float], limit: str) -> None:
-    found = verdict({**TRAINING, **more})
-    assert found is not None
-    assert found.limit.startswith(limit)
+    assert found(facts(rank(**more))).limit == limit
 
 
-@pytest.mark.parametrize("parts", [{}, {"data": 0.0}, dict.fromkeys(PARTS, 0.0)])
-def test_nothing_measured_gives_no_verdict(parts: dict[str, float]) -> None:
-    assert verdict(parts) is None
+@pytest.mark.parametrize("told", [None, Facts((), 0), Facts((RankFacts(),), 5)])
+def test_nothing_measured_gives_no_verdict(told: Facts | None) -> None:
+    assert judge(told) is None
 
 
-def test_the_evidence_is_the_share_of_the_time() -> None:
-    found = verdict({"data": 30, "forward": 60, "other": 10})
-    assert found is not None
-    assert found.evidence == "30% of the time"
-    assert found.gain == pytest.approx(0.3)
-    assert "--threads" in found.action
+def test_every_limit_that_a_rule_can_claim_has_a_name() -> None:
+    several = facts(
+        rank(0, exchange=0.2),
+        replace(rank(1, forward=0.1, exchange=0.13), slow_share=1.0),
+        late_share=1.0,
+        fixed_s=0.01,
+    )
+    claims = [claim for _, rule in RULES if (claim := rule(several))]
+    assert {claim.limit for claim in claims} <= {*NAMES}
+    assert len(claims) == len(RULES)
 
 
-def test_compute_says_how_little_it_waited() -> None:
-    found = verdict({"data": 2, "forward": 40, "backward": 50, "optimiser": 5, "other": 3})
-    assert found is not None
-    assert "95% of the time in forward, backward and optimiser" in found.evidence
-    assert "2.0% waiting" in found.evidence
-    assert found.gain == 0
+class TestLoading:
+    slow = RankFacts(
+        parts={**TRAINING, "read": 0.2, "decode": 0.02},
+        work={"read": 0.5, "decode": 0.05, "cpu": 0.06},
+        cpu_s=0.2,
+    )
+
+    def test_without_reads_a_step_takes_what_all_else_takes(self) -> None:
+        verdict = found(facts(self.slow, threads=2, cores=4))
+        assert verdict.limit == "read"
+        assert verdict.without_s == pytest.approx(sum(TRAINING.values()))
+        assert "250 ms of reading on 2 threads, 25 ms of decoding" in verdict.evidence
+
+    def test_but_not_less_than_decoding(self) -> None:
+        slow = replace(self.slow, work={"read": 0.5, "decode": 0.3, "cpu": 0.3})
+        assert found(facts(slow, threads=2, cores=4)).without_s == pytest.approx(0.15)
+
+    def test_nor_than_the_cores_need_for_both(self) -> None:
+        assert found(facts(self.slow, threads=2, cores=1)).without_s == pytest.approx(0.2)
+
+    def test_a_prediction_is_never_slower_than_the_step(self) -> None:
+        slow = replace(self.slow, cpu_s=5.0)
+        verdict = found(facts(slow, threads=2, cores=1))
+        assert verdict.without_s == verdict.step_s and verdict.gain == 0
+
+    def test_loading_that_keeps_up_by_a_hair_is_balance(self) -> None:
+        even = replace(rank(), work={"read": 0.0, "decode": 0.2, "cpu": 0.18})
+        assert found(facts(even, threads=2)).limit == "balanced"
 
 
-@pytest.mark.parametrize("part", [rule[0] for rule in RULES])
-def test_a_run_that_does_one_thing_only_is_bound_by_it(part: str) -> None:
-    found = verdict({part: 12.5})
-    assert found is not None
-    assert found.evidence == "100% of the time"
-    assert found.gain == 1
+class TestHost:
+    def test_a_lock_that_is_never_free_is_named_with_its_holder(self) -> None:
+        parts = {**TRAINING, "forward": 0.3}
+        waits = RankFacts(parts=parts, on_cpu=TRAINING)
+        verdict = found(facts(waits, late_share=0.93, hog="the thread 'spin' used 0.97 of a core"))
+        assert verdict.limit == "host"
+        assert "'spin' used 0.97 of a core" in verdict.evidence
+        assert verdict.without_s == pytest.approx(sum(TRAINING.values()))
+
+    def test_a_core_that_was_not_free_is_not_the_lock_s_fault(self) -> None:
+        waits = RankFacts(parts={**TRAINING, "forward": 0.3}, on_cpu=TRAINING)
+        verdict = found(facts(waits, late_share=0.93, delay_s=0.265))
+        assert verdict.limit == "compute"
+
+    def test_a_batch_that_is_too_small(self) -> None:
+        verdict = found(facts(fixed_s=0.06))
+        assert verdict.limit == "host"
+        assert "--batch-size" in verdict.action
+        assert verdict.without_s == pytest.approx(0.096 - 0.065 * 7 / 8)
+
+    def test_a_batch_that_is_large_enough(self) -> None:
+        assert found(facts(fixed_s=0.01)).limit == "compute"
 
 
-@given(st.dictionaries(st.sampled_from(PARTS), st.floats(0, 1e9)))
-def test_no_share_is_over_a_hundred_percent(parts: dict[str, float]) -> None:
-    found = verdict(parts)
-    if found is None:
+class TestCompute:
+    def test_it_says_how_little_it_waited(self) -> None:
+        verdict = found(facts(rank(read=0.002)))
+        assert "98% of the time in forward, backward and optimiser" in verdict.evidence
+        assert "2.0% waiting" in verdict.evidence
+        assert verdict.without_s is None and verdict.gain == 0
+
+    def test_a_network_that_sleeps_is_found_out(self) -> None:
+        sleeps = RankFacts(parts={**TRAINING, "forward": 0.13}, on_cpu=TRAINING)
+        verdict = found(facts(sleeps))
+        assert verdict.limit == "compute"
+        assert "slept for 100 ms" in verdict.evidence
+        assert verdict.without_s == pytest.approx(sum(TRAINING.values()))
+
+    def test_on_a_gpu_nobody_is_said_to_sleep(self) -> None:
+        verdict = found(facts(RankFacts(parts={**TRAINING, "forward": 0.13})))
+        assert "slept" not in verdict.evidence
+
+
+def linked(rate: float, **more: object) -> Facts:
+    """Two ranks on two machines that send 100 MB a step at a rate, half of it in the open."""
+    ranks = [
+        replace(rank(number, exchange=0.5e8 / rate), sent_bytes=1e8, sent_s=1e8 / rate)
+        for number in (0, 1)
+    ]
+    return facts(*ranks, **{"local_world": 1, **more})
+
+
+class TestExchange:
+    def test_a_full_link_is_named_with_its_rate(self) -> None:
+        verdict = found(linked(rate=11.5e6, capacity=11.8e6))
+        assert verdict.limit == "network"
+        assert "100 MB a step at 92 Mbit/s; the link can do 94" in verdict.evidence
+        assert verdict.without_s == pytest.approx(sum(TRAINING.values()))
+
+    def test_a_link_that_could_do_more_is_not_blamed(self) -> None:
+        assert found(linked(rate=11.5e6, capacity=100e6)).limit == "exchange"
+
+    def test_nor_one_that_nobody_measured(self) -> None:
+        assert found(linked(rate=11.5e6)).limit == "exchange"
+
+    def test_nor_one_that_is_no_link(self) -> None:
+        assert found(linked(rate=11.5e6, capacity=11.8e6, local_world=2)).limit == "exchange"
+
+    def test_an_exchange_behind_the_backward_pass_binds_nobody(self) -> None:
+        assert found(linked(rate=1e10, capacity=1e10)).limit == "compute"
+
+
+class TestStraggler:
+    slow = replace(rank(1, forward=0.10, exchange=0.002), slow_share=1.0)
+    waits = rank(0, exchange=0.072)
+
+    def test_it_is_named_with_host_and_part(self) -> None:
+        verdict = found(facts(self.waits, self.slow, local_world=2))
+        assert verdict.limit == "straggler"
+        assert "rank 1 on box1" in verdict.words
+        assert "most of it in forward: 100 ms against 30 ms" in verdict.evidence
+        assert verdict.without_s == pytest.approx(0.098, abs=1e-3)
+
+    def test_with_what_its_machine_says(self) -> None:
+        slow = replace(self.slow, trouble="its CPU quota stopped it for 31% of the time")
+        assert "quota stopped it" in found(facts(self.waits, slow)).evidence
+
+    def test_a_rank_that_is_slow_now_and_then_is_none(self) -> None:
+        slow = replace(self.slow, slow_share=0.4)
+        assert found(facts(self.waits, slow)).limit != "straggler"
+
+    def test_waiting_for_it_is_no_exchange(self) -> None:
+        told = facts(self.waits, self.slow)
+        assert told.transfer_s == pytest.approx(0.002)
+
+    def test_saving_makes_no_straggler_of_rank_0(self) -> None:
+        first = replace(rank(0, checkpoint=0.05, exchange=0.001), slow_share=1.0)
+        assert found(facts(first, rank(1, exchange=0.051))).limit == "checkpoint"
+
+
+def test_the_runner_up_is_the_next_largest() -> None:
+    verdict = found(facts(rank(read=0.2, evaluation=0.1)))
+    assert verdict.limit == "read"
+    assert verdict.runner_up == "evaluation, 25% of the time"
+
+
+PARTIAL = st.dictionaries(st.sampled_from(PARTS), st.floats(0, 1e6))
+
+
+@given(PARTIAL, st.floats(0, 1), st.none() | st.floats(0, 1e3))
+def test_no_share_is_over_a_hundred_percent(
+    parts: dict[str, float], late: float, fixed: float | None
+) -> None:
+    told = Facts((RankFacts(parts=parts),), 10, 32, late_share=late, fixed_s=fixed)
+    verdict = judge(told)
+    if verdict is None:
         assert sum(parts.values()) == 0
         return
-    shown = [float(number) for number in re.findall(r"([\d.]+)%", found.evidence)]
-    assert shown and all(0 <= number <= 100 for number in shown)
-    assert 0 <= found.gain <= 1 + 1e-9
-    assert found.limit and found.action
+    shown = [float(number) for number in re.findall(r"([\d.]+)%", verdict.evidence)]
+    assert all(0 <= number <= 100 for number in shown)
+    assert 0 <= verdict.gain <= 1
+    assert verdict.limit in NAMES and verdict.action and verdict.words
+    assert verdict.lines()[-1].startswith("next: ")
 
 
-@given(st.dictionaries(st.sampled_from(PARTS), st.floats(1e-3, 1e6), min_size=1))
-def test_the_verdict_does_not_depend_on_how_long_it_ran(parts: dict[str, float]) -> None:
-    one, many = verdict(parts), verdict({name: 1024 * s for name, s in parts.items()})
-    assert one == many
+@given(st.dictionaries(st.sampled_from(PARTS), st.floats(1e-3, 1e3), min_size=1))
+def test_the_limit_does_not_depend_on_the_unit(parts: dict[str, float]) -> None:
+    one = judge(Facts((RankFacts(parts=parts),), 10, 32))
+    many = judge(Facts((RankFacts(parts={name: 1024 * s for name, s in parts.items()}),), 10, 32))
+    assert one is not None and many is not None
+    assert one.limit == many.limit
+
+
+def test_how_busy_a_gpu_is_is_no_fact() -> None:
+    names = {*Facts.__dataclass_fields__, *RankFacts.__dataclass_fields__}
+    assert not {name for name in names if "busy" in name or "util" in name}

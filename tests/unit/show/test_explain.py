@@ -170,7 +170,9 @@ def test_a_run_that_went_on_is_no_longer_interrupted(run: Run) -> None:
 @pytest.mark.parametrize(
     ("parts", "verdict", "advice"),
     [
-        ({"data": 3.0, "forward": 1.0}, "bound by reading and decoding", "--threads"),
+        ({"data": 3.0, "forward": 1.0}, "bound by data", "--threads"),
+        ({"read": 3.0, "forward": 1.0}, "bound by reading", "faster disk"),
+        ({"decode": 3.0, "forward": 1.0}, "bound by decoding", "--max-side"),
         ({"data": 0.01, "forward": 1.0}, "bound by compute", "--amp"),
         ({"evaluation": 2.0, "forward": 1.0}, "bound by evaluation", "--eval-every"),
         ({"checkpoint": 2.0, "forward": 1.0}, "bound by saving", "--checkpoint-interval"),
@@ -180,8 +182,8 @@ def test_what_bound_it_and_what_to_do(
     run: Run, parts: dict[str, float], verdict: str, advice: str
 ) -> None:
     Attempt(run).train(5, parts).end("finished")
-    *_, bound, following = story(run).splitlines()
-    assert verdict in bound
+    *lines, following = story(run).splitlines()
+    assert any(line.startswith(verdict) for line in lines)
     assert following.startswith("next: ") and advice in following
 
 
@@ -189,7 +191,7 @@ def test_a_data_bound_run_says_what_there_is_to_gain(run: Run) -> None:
     Attempt(run).train(5, {"data": 3.0, "forward": 1.0}).end("finished")
     text = story(run)
     assert "75% of the time" in text
-    assert "(saves up to 75% of the time)" in text
+    assert "without it: 1.00 s a step instead of 4.00 s (75% less)" in text
 
 
 def test_never_evaluated(run: Run) -> None:
@@ -235,7 +237,8 @@ def test_the_worst_case_fits_on_a_screen(run: Run) -> None:
     worst_case(run, "RuntimeError: no")
     text = story(run)
     assert "7 samples of the last epoch left unseen" in text
-    assert len(shares(text)) == len(PARTS) + 2
+    assert len(text.splitlines()) == 25
+    assert "other" in shares(text)
 
 
 def test_an_error_of_many_lines_does_not_push_the_rest_off_the_screen(run: Run) -> None:

@@ -193,7 +193,7 @@ def test_the_parts_of_the_steps_add_up_to_the_time_they_took(data: Path, tmp_pat
     assert {name for lap in laps for name in lap} <= set(PARTS)
     total = sum(seconds for lap in laps for seconds in lap.values())
     assert total == pytest.approx(end["time"] - begin["time"], rel=0.05)
-    for part in ("data", "forward", "backward", "optimiser"):
+    for part in ("read", "decode", "forward", "backward", "optimiser"):
         assert all(lap[part] >= 0 for lap in laps[:-1])
 
 

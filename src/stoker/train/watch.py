@@ -1,0 +1,119 @@
+"""What a run says about itself while it goes on: probes, and what binds it.
+
+Invariants: every rank leaves its probes in its own events; rank 0 reads the newest events of all
+from the run directory and judges them, so that the verdict of a living run and of a dead one come
+from the same facts. Nothing here is waited for by another rank, and nothing touches the state.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from stoker.measure.facts import Seen
+from stoker.measure.probes import Sampler
+from stoker.measure.verdict import Verdict, judge
+from stoker.run import Event, Events, Run
+from stoker.train.fixed import fixed_cost
+from stoker.train.step import Step
+
+PROBE_S = 10.0
+"""Between two probes on record."""
+FIRST_VERDICT_S, VERDICT_S = 45.0, 300.0
+"""When the first verdict comes, and how long it is to the next."""
+STEPS_JUDGED = 500
+"""The latest steps that a verdict in mid-run is about."""
+BYTES_A_STEP = 1000
+"""More than an event of a step has."""
+SHORT_STEP_S = 0.25
+"""Steps that are quicker than that may be too quick for the work around them."""
+STEPS_BEFORE_TRIAL = 15
+
+
+@dataclass
+class Watch:
+    """Watches one attempt of one rank."""
+
+    run: Run
+    attempt: int
+    events: Events
+    step: Step
+
+    def __post_init__(self) -> None:
+        self.sampler = Sampler()
+        self._probe_at = time.monotonic() + PROBE_S
+        self._judge_at = time.monotonic() + FIRST_VERDICT_S
+        self._beats: deque[float] = deque(maxlen=STEPS_BEFORE_TRIAL)
+        self._tried = self.step.recipe.compile
+
+    def begin(self) -> None:
+        self.sampler.begin()
+
+    def close(self) -> None:
+        self.sampler.close()
+
+    def __call__(self) -> None:
+        """Between two steps: see whether it is time for something."""
+        now, step = time.monotonic(), self.step.state.step
+        if not self._tried:
+            self._beats.append(now)
+            if len(self._beats) == STEPS_BEFORE_TRIAL:
+                self.try_smaller_batch()
+        if now >= self._probe_at:
+            self._probe_at = now + PROBE_S
+            self.probe()
+        if now >= self._judge_at:
+            self._judge_at = now + VERDICT_S
+            self.judge(step)
+
+    def try_smaller_batch(self) -> None:
+        """Where steps are very quick: how much of one does not depend on its images."""
+        self._tried = True
+        beats = list(self._beats)
+        pace = median(b - a for a, b in pairwise(beats))
+        if pace < SHORT_STEP_S and self.step.loaded is not None:
+            with self.step.spans("measuring"):
+                found = fixed_cost(self.step)
+            self.events.write("fixed_cost", step=self.step.state.step, fixed_s=round(found, 6))
+
+    def probe(self) -> None:
+        self.events.write("probe", step=self.step.state.step, **self.sampler.take())
+
+    def judge(self, step: int) -> Verdict | None:
+        """What binds the latest steps; rank 0 says it for all."""
+        if not self.step.ranks.first:
+            return None
+        self.events.flush()
+        seen = Seen(first=step - STEPS_JUDGED)
+        for rank in self.run.ranks(self.attempt):
+            for event in newest(self.run.events_path(self.attempt, rank)):
+                seen.add(rank, event)
+        found = judge(seen.facts())
+        if found is not None:
+            self.events.write("verdict", step=step, **asdict(found), lines=found.lines())
+        return found
+
+
+def newest(path: Path) -> list[Event]:
+    """How an attempt began, and its newest events: as many as a verdict needs."""
+    try:
+        with path.open("rb") as file:
+            head = file.readline()
+            size = file.seek(0, 2)
+            begin = max(size - STEPS_JUDGED * BYTES_A_STEP, len(head))
+            file.seek(begin)
+            rest = file.read().split(b"\n")
+    except OSError:
+        return []
+    found = []
+    for line in [head, *(rest if begin == len(head) else rest[1:])]:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
