@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stoker.commit import sha256_file
+from stoker.data.columns import numbers
 from stoker.data.description import seal_holds
 from stoker.errors import BadRequest, StokerError
 from stoker.faults import reach
@@ -133,13 +134,13 @@ class SplitIndex:
             # Not read_table, whose machinery for folders of files costs each loader 13 MB.
             with pq.ParquetFile(folder / "index.parquet") as file:
                 table = file.read(columns=names)
+            columns = {name: numbers(table, name) for name in table.column_names}
         except (OSError, pa.ArrowException) as error:
             raise damaged(folder / "index.parquet", error) from error
         if sha256_file(folder / "index.parquet") != description["index_sha256"]:
             raise damaged(folder / "index.parquet", "its hash is not the description's")
         if table.column_names != names:
             raise damaged(folder / "index.parquet", "not the columns of an index")
-        columns: dict[str, NDArray[Any]] = {name: table.column(name).to_numpy() for name in names}
         self.shard, self.offset, self.length = (columns[name] for name in names[:3])
         self.labels = columns["label"].astype(np.int64)
         self.widths, self.heights = columns["width"], columns["height"]

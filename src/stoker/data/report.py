@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stoker.data.columns import numbers
 from stoker.data.listing import Listing
 from stoker.data.twins import duplicates
 
@@ -20,7 +21,7 @@ def describe(
     """The report stored in dataset.json and printed after packing."""
     names = listing.classes
     per_class = {
-        split: np.bincount(column(table, "label"), minlength=len(names))
+        split: np.bincount(numbers(table, "label"), minlength=len(names))
         for split, table in tables.items()
     }
     return {
@@ -32,23 +33,19 @@ def describe(
             for split, counts in per_class.items()
             if (counts == 0).any()
         },
-        "rotated": sum(int((column(t, "orientation") > 1).sum()) for t in tables.values()),
+        "rotated": sum(int((numbers(t, "orientation") > 1).sum()) for t in tables.values()),
         "rejected": reasons(rejects),
         "ignored": ignored(listing),
         "duplicates": duplicates(tables),
     }
 
 
-def column(table: pa.Table, name: str) -> Any:
-    return table.column(name).to_numpy()
-
-
 def sizes(tables: dict[str, pa.Table]) -> dict[str, Any]:
     """Stored size in pixels (smallest, median, largest) and in bytes."""
     table = pa.concat_tables(tables.values())
-    width, height = column(table, "width"), column(table, "height")
+    width, height = numbers(table, "width"), numbers(table, "height")
     shape = [[int(f(width)), int(f(height))] for f in (np.min, np.median, np.max)]
-    return {"pixels": shape, "bytes": int(column(table, "length").sum())}
+    return {"pixels": shape, "bytes": int(numbers(table, "length").sum())}
 
 
 def balance(counts: Any, names: tuple[str, ...]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from stoker.data.columns import numbers
+
 EXAMPLES = 5
 MOST_BITS = 3
 TELLING_BITS = 6
@@ -68,7 +70,7 @@ def near_duplicates(tables: dict[str, pa.Table]) -> pa.Table:
     """Pairs that look alike but are not the same pixel for pixel, the likest first."""
     together = pa.concat_tables(tables.values())
     splits = np.repeat(list(tables), [table.num_rows for table in tables.values()])
-    looks = together.column("look").to_numpy()
+    looks = numbers(together, "look")
     hashes = pixel_hashes(together)
     one, two, bits = alike(looks)
     other = hashes[one] != hashes[two]

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.commit import json_bytes
+from stoker.data.columns import numbers
 from stoker.data.description import ALIKE, SOURCE_CACHE, WALK_CACHE, is_sealed, seal_holds
 from stoker.data.index import SHARD_NAME, Dataset
 from stoker.data.rehash import Pace, Progress, Rows, Seen, look_at
@@ -189,7 +190,7 @@ class Index:
     def __init__(self, table: pa.Table, sizes: list[int]) -> None:
         whole = table.combine_chunks()
         self.shard, self.offset, self.length = (
-            whole.column(name).to_numpy().astype(np.int64) for name in COLUMNS[:3]
+            numbers(whole, name).astype(np.int64) for name in COLUMNS[:3]
         )
         self._hash = whole.column("hash")
         self._edges = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()

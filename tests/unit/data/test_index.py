@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +52,23 @@ def describe(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(sealed(json.loads(path.read_text()) | changes)))
 
 
+LOAD = """
+import sys
+from integration.loading import endless, loader_of
+next(loader_of(sys.argv[1], 4).batches(endless(30, 4, 1)))
+sys.exit("pandas" in sys.modules)
+"""
+
+
 class TestOpening:
+    def test_does_not_import_pandas_where_that_is_installed(
+        self, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "pandas.py").write_text("__version__ = '3.0.0'")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        assert subprocess.run([sys.executable, "-c", LOAD, str(packed)]).returncode == 0
+
     def test_says_what_is_in_the_set(self, packed: Path) -> None:
         dataset = Dataset(packed)
         assert dataset.classes == ["class0", "class1", "class2"]
