@@ -25,6 +25,15 @@ def set_arithmetic(recipe: Recipe) -> None:
     torch.use_deterministic_algorithms(recipe.deterministic, warn_only=True)
 
 
+def seed_device(device: torch.device, seed: int) -> None:
+    """Seed what this device draws from."""
+    if device.type == "cpu":
+        # manual_seed notes the caller's stack for every kind of device that is not there.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def batch_memory(device: torch.device) -> Callable[[tuple[int, ...]], NDArray[np.uint8]]:
     """Batch buffers: pinned where a GPU copies from them."""
 
@@ -38,13 +47,19 @@ def input_maker(
     normalise: Normalise, device: torch.device, channels_last: bool
 ) -> Callable[[NDArray[np.uint8]], Tensor]:
     """Bytes of a batch to what the network takes, normalised on the device."""
-    mean = torch.tensor(normalise.mean, device=device)[:, None, None] * 255
-    scale = 1 / (torch.tensor(normalise.std, device=device)[:, None, None] * 255)
+    mean = torch.tensor(normalise.mean, device=device) * 255
+    scale = 1 / (torch.tensor(normalise.std, device=device) * 255)
 
-    def to_input(images: NDArray[np.uint8]) -> Tensor:
-        pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2)
-        if not channels_last:
-            pixels = pixels.contiguous()
-        return (pixels.float() - mean) * scale
+    def planes(images: NDArray[np.uint8]) -> Tensor:
+        pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).contiguous().float()
+        return pixels.sub_(mean[:, None, None]).mul_(scale[:, None, None])
 
-    return to_input
+    def interleaved(images: NDArray[np.uint8]) -> Tensor:
+        pixels = torch.from_numpy(images).to(device).float()
+        # Whole rows at once: three numbers at a time take a CPU four times as long.
+        images_here, height, width, colours = pixels.shape
+        rows = pixels.view(images_here, height, width * colours)
+        rows.sub_(mean.repeat(width)).mul_(scale.repeat(width))
+        return pixels.permute(0, 3, 1, 2)
+
+    return interleaved if channels_last else planes
