@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Dataset": "stoker.data.index",
     "Loader": "stoker.data.loader",
+    "Meter": "stoker.measure.meter",
     "Order": "stoker.data.order",
     "Recipe": "stoker.recipe.recipe",
     "Run": "stoker.run",

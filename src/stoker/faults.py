@@ -42,9 +42,17 @@ class Fault:
     """Every time from then on, not once."""
     until: int | None = None
     """The step from which on it happens no more."""
+    every: int = 0
+    """It comes and goes: so many steps with it, as many without."""
+
+    @property
+    def is_on(self) -> bool:
+        if self.until is not None and _now.step >= self.until:
+            return False
+        return not self.every or (_now.step // self.every) % 2 == 0
 
     def fits(self, place: str) -> bool:
-        if self.until is not None and _now.step >= self.until:
+        if not self.is_on:
             return False
         if self.at != place or self.count < 1 or self.step not in (None, _now.step):
             return False
@@ -102,7 +110,7 @@ def _hog(fault: Fault, value: Any) -> Any:
     """Somebody's Python thread that never rests, and keeps the interpreter lock."""
 
     def spin() -> None:
-        while fault.until is None or _now.step < fault.until:
+        while fault.is_on:
             pass
 
     threading.Thread(target=spin, name="hog", daemon=True).start()

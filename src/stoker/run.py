@@ -33,6 +33,11 @@ Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
 
+def is_event(thing: object) -> bool:
+    """Whether a line of a file that anybody may have touched is an event."""
+    return isinstance(thing, dict) and isinstance(thing.get("kind"), str)
+
+
 class Described(Protocol):
     """A set of images, as far as a run must know it."""
 
@@ -227,7 +232,8 @@ class Run:
     def ranks(self, attempt: int) -> list[int]:
         """Ranks that left events in an attempt."""
         files = self.attempt_path(attempt).glob("rank*.jsonl")
-        return sorted(int(file.stem.removeprefix("rank")) for file in files)
+        numbers = (file.stem.removeprefix("rank") for file in files)
+        return sorted(int(number) for number in numbers if number.isdecimal())
 
     def attempt_events(self, attempt: int, rank: int = 0) -> Iterator[Event]:
         """The events of one attempt and rank as they were written."""
@@ -235,9 +241,11 @@ class Run:
             with self.events_path(attempt, rank).open(encoding="utf-8") as file:
                 for line in file:
                     try:
-                        yield json.loads(line)
+                        event = json.loads(line)
                     except ValueError:
                         continue
+                    if is_event(event):
+                        yield event
         except FileNotFoundError:
             return
 

@@ -3,6 +3,9 @@
 Reads one JSON command a line: {"argv": [...], "ranks": N, "faults": [...], "linger": bool}. Forks
 the ranks, answers {"pids": [...]}, then, when all are gone, {"codes": [...], "ended": [...]}.
 
+"spaces" names a network namespace for each rank, which is then a machine of its own; rank 0 is met
+at "address". "cores" is how many cores a rank has, "threads" how many of its threads compute.
+
 Faults are the rows of stoker/faults.py. A process that is to be killed kills itself with the real
 signal: nothing is cleaned up. Unless told to linger, the other ranks are killed with it, as when a
 machine is lost.
@@ -10,6 +13,7 @@ machine is lost.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -19,18 +23,28 @@ import time
 from typing import Any
 
 import torch
-import torch.distributed  # noqa: F401
+import torch.distributed
 from torch.nn.parallel import DistributedDataParallel  # noqa: F401
 
 import stoker.train.session  # noqa: F401
 from stoker.cli import main
 from stoker.faults import VARIABLE
 
+CLONE_NEWNET = 0x40000000
+
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def enter(space: str) -> None:
+    """Move this thread, the only one, to another network."""
+    handle = os.open(f"/run/netns/{space}", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(handle, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), f"cannot enter {space}")
+    os.close(handle)
 
 
 def start_rank(command: dict[str, Any], rank: int, port: int, leader: int) -> int:
@@ -41,14 +55,21 @@ def start_rank(command: dict[str, Any], rank: int, port: int, leader: int) -> in
         return pid
     os.setpgid(0, leader)
     # One core a rank: threads that wait for each other on a busy machine are slow, not exact.
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    ranks = str(command["ranks"])
+    cores, each = sorted(os.sched_getaffinity(0)), command.get("cores", 1)
+    os.sched_setaffinity(0, {cores[(rank * each + more) % len(cores)] for more in range(each)})
+    if command.get("threads"):
+        # As where a GPU computes: threads do not wait for each other, whatever else runs.
+        torch.set_num_threads(command["threads"])
+        torch.set_num_threads = lambda count: None
+    spaces, ranks = command.get("spaces", []), str(command["ranks"])
     if command["ranks"] > 1:
-        os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        local = ("1", "0") if spaces else (ranks, str(rank))
+        os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": local[0]}
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": local[1]}
+        os.environ |= {"MASTER_ADDR": command.get("address", "127.0.0.1"), "MASTER_PORT": str(port)}
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0" if spaces else "lo"
+    if spaces:
+        enter(spaces[rank])
     log = os.open(command["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -67,10 +67,12 @@ class Trainers:
         kill_after_s: float | None = None,
         linger: bool = False,
         variables: Mapping[str, str] | None = None,
+        where: Mapping[str, Any] | None = None,
         meanwhile: Callable[[list[int]], None] | None = None,
     ) -> list[int]:
-        """Run one attempt to whatever end it comes to; the ranks' exit codes. `meanwhile` is called
-        with the ranks' process ids as soon as they have begun."""
+        """Run one attempt to whatever end it comes to; the ranks' exit codes. `where` says on which
+        cores and networks they run; `meanwhile` is called with the ranks' process ids as soon as
+        they have begun."""
         command = {
             "argv": argv,
             "ranks": ranks,
@@ -78,6 +80,7 @@ class Trainers:
             "log": str(log),
             "linger": linger,
             "variables": dict(variables or {}),
+            **(where or {}),
         }
         assert self._server.stdin and self._server.stdout
         self._server.stdin.write(json.dumps(command) + "\n")

@@ -47,10 +47,16 @@ class Machine:
     core: int
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, arguments: Sequence[str], cwd: Path, log: Path) -> subprocess.Popen[str]:
+    def start(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        log: Path,
+        program: Sequence[str] = ("-m", "stoker"),
+    ) -> subprocess.Popen[str]:
         """A stoker process on this machine; what it prints goes to a file."""
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name]
-        stoker = [sys.executable, "-m", "stoker", *arguments]
+        stoker = [sys.executable, *program, *arguments]
         with log.open("a") as printed:
             process = subprocess.Popen(
                 ["ip", "netns", "exec", self.space, *named, *stoker],
@@ -76,6 +82,15 @@ class Machine:
                 os.kill(pid, signal.SIGKILL)
         for process in self.started:
             process.wait()
+
+    def rate(self, rate: str | None) -> None:
+        """Let the card send no more than this: 100mbit, 1gbit; None: as much as it can."""
+        card = ("dev", "eth0", "root")
+        tc = ["ip", "netns", "exec", self.space, "tc", "qdisc"]
+        subprocess.run([*tc, "del", *card], check=False, capture_output=True)
+        if rate:
+            bucket = ("tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
+            subprocess.run([*tc, "add", *card, *bucket], check=True, capture_output=True)
 
     def link(self, state: str) -> None:
         ip("-n", self.space, "link", "set", "eth0", state)

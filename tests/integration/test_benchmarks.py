@@ -1,4 +1,4 @@
-"""The benchmarks run, count rightly, and our loop costs next to nothing."""
+"""The benchmarks run, count rightly, and our loop and its measuring cost next to nothing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from PIL import Image
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FLAGS = "--model resnet9_w16 --image-size 48 --batch-size 64 --steps 80 --checkpoint-every 5"
+SPANS = "--model resnet9_w16 --image-size 32 --batch-size 32 --steps 150 --torch-threads 1"
+QUICK_SPANS = "--model resnet9_w2 --image-size 8 --batch-size 4 --steps 40 --torch-threads 1"
 BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ninput()"
 
 
@@ -104,3 +106,36 @@ def test_our_loop_is_as_fast_as_a_bare_one() -> None:
         if ratios[-1] >= 0.97:
             return
     raise AssertionError(ratios)
+
+
+def cost_of_measuring(flags: str) -> dict[str, Any]:
+    printed = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "spans.py"), *flags.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    ).stdout
+    found: dict[str, Any] = json.loads(printed)
+    print(found)
+    return found
+
+
+def test_a_quick_look_at_the_cost_of_measuring_has_sane_figures() -> None:
+    found = cost_of_measuring(QUICK_SPANS)
+    assert found["steps"] == 40
+    assert found["cpu_ms_without"] > 0 and found["wall_ms_without"] > 0
+    # Wide on purpose: a step of a few marks and one line more, on any machine.
+    assert found["cpu_added_us_quarter"] < 5000, found
+    assert 0 <= found["sampler_of_a_core"] < 0.5, found
+
+
+@pytest.mark.slow
+def test_measuring_costs_at_most_a_hundredth_of_a_step() -> None:
+    # Measured again where neighbours spoil it, as above. What costs 3 % misses every time.
+    costs = []
+    for _ in range(3):
+        costs.append(cost_of_measuring(SPANS)["cost"])
+        if costs[-1] <= 0.01:
+            return
+    raise AssertionError(costs)

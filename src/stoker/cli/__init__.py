@@ -16,6 +16,7 @@ VERBS = {
     "train": "train or fine-tune; goes on where it was stopped",
     "pack": "make images quick to read, and say what is wrong with them",
     "verify": "recompute every hash of a packed set, and name what is damaged",
+    "doctor": "what this machine can do, what will limit you, and how fast training will be",
     "bench": "how quickly a packed set can be fed here, cold and warm, and what limits that",
     "explain": "what happened to a run, where its time went, what bound it",
     "show-config": "the resolved recipe, each value with its origin",

@@ -44,6 +44,9 @@ LOOK_AHEAD = 16
 """How many batches ahead the order is asked for."""
 CHUNK = 16
 """Images a thread takes at a time: enough to forget the queue, few enough to share the end."""
+WORK = ("read", "decode", "cpu", "read_cpu")
+"""What threads spend on a batch: time on reading and on decoding, time on the CPU for both, and on
+it for reading."""
 SMALL_CHUNK = 128
 """The same where many are done by one call."""
 
@@ -58,14 +61,14 @@ class Loaded:
     samples: Ints
     epochs: Ints
     making: list[Future[None]] = field(default_factory=list, repr=False)
-    spent: list[tuple[float, float, float]] = field(default_factory=list, repr=False)
-    """Seconds that threads spent on it: reading, decoding, and on the CPU."""
+    spent: list[tuple[float, ...]] = field(default_factory=list, repr=False)
+    """Seconds that threads spent on some of its images: see WORK."""
 
     @property
     def work(self) -> dict[str, float]:
         """What making it took, in seconds of threads."""
-        read, decode, cpu = map(sum, zip(*self.spent, strict=True)) if self.spent else (0, 0, 0)
-        return {"read": round(read, 6), "decode": round(decode, 6), "cpu": round(cpu, 6)}
+        sums = map(sum, zip(*self.spent, strict=True)) if self.spent else [0.0] * len(WORK)
+        return {name: round(seconds, 6) for name, seconds in zip(WORK, sums, strict=True)}
 
 
 def wait_for(making: Iterable[Future[None]], waiting: Callable[[float], None]) -> None:
@@ -184,18 +187,18 @@ class Loader:
     def _fill(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> None:
         """Decode some images of a batch into their places."""
         began, cpu = time.perf_counter(), time.thread_time()
-        read = self._make(loaded, seen, start, stop)
+        read, read_cpu = self._make(loaded, seen, start, stop)
         took = time.perf_counter() - began
-        loaded.spent.append((read, took - read, time.thread_time() - cpu))
+        loaded.spent.append((read, took - read, time.thread_time() - cpu, read_cpu))
 
-    def _make(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> float:
-        """The same; how many seconds of it went into reading."""
+    def _make(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> tuple[float, float]:
+        """The same; how many seconds of it went into reading, by the clock and on the CPU."""
         reach("decode")
         chosen = loaded.samples[start:stop]
         if self._small:
             boxed = seen.edges[start:stop], seen.flip[start:stop]
-            return self._small.fill(chosen, *boxed, loaded.images[start:stop])
-        read, clock = 0.0, time.perf_counter
+            return self._small.fill(chosen, *boxed, loaded.images[start:stop]), 0.0
+        read, read_cpu, clock, cpu_clock = 0.0, 0.0, time.perf_counter, time.thread_time
         todo = zip(
             chosen.tolist(),
             self.split.widths[chosen].tolist(),
@@ -207,14 +210,14 @@ class Loader:
         )
         room = scratch(self._largest, "stored")
         for place, (sample, width, height, box, flip, out) in enumerate(todo, start):
-            asked = clock()
+            asked, used = clock(), cpu_clock()
             data = self.split.bytes_of(sample, room)
-            read += clock() - asked
+            read, read_cpu = read + clock() - asked, read_cpu + cpu_clock() - used
             try:
                 self._render(data, width, height, box, flip, out)
             except (ValueError, cv2.error) as error:
                 self._stand_in(loaded, place, error)
-        return read
+        return read, read_cpu
 
     def _stand_in(self, loaded: Loaded, place: int, error: Exception) -> None:
         """Put another image, with its own label, where one no longer decodes."""

@@ -104,7 +104,15 @@ class News:
 class Rendezvous:
     """This node's place in the rendezvous of a run."""
 
-    def __init__(self, place: Place, nodes: Nodes, key: bytes, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        nodes: Nodes,
+        key: bytes,
+        stop: Callable[[], bool],
+        address: str | None = None,
+    ) -> None:
+        """`address` is this machine's own, where it shall not be the one that the host sees."""
         # Torch's own words about lost sockets, with stack traces, say less than ours.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         # The store it would share between rounds listens everywhere, and breaks rejoining.
@@ -118,7 +126,7 @@ class Rendezvous:
         self.hosts = door is not None
         if door is None:
             self._await_host()
-        self.local_address = place.local_address()
+        self.local_address = address or place.local_address()
         self._inner = self._ask(lambda: self._connect(nodes, key, door), JOIN_S)
 
     def _await_host(self) -> None:

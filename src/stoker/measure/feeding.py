@@ -52,6 +52,8 @@ class Setting:
     crop: str = "resized"
     threads: int = 0
     seconds: float = 10.0
+    crop_scale: float = 0.08
+    """The smallest area of a resized crop, as a share: smaller ones are quicker to decode."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ class Bench:
     def __init__(self, split: SplitIndex, fingerprint: str, setting: Setting) -> None:
         self.split, self.setting = split, setting
         self.threads = setting.threads or usable_cores()
-        self.view = View(crop=setting.crop, crop_scale=0.08, hflip=True)
+        self.view = View(crop=setting.crop, crop_scale=setting.crop_scale, hflip=True)
         self._fingerprint = fingerprint
         self._take(np.arange(len(split.shard_sizes)))
 

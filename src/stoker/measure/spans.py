@@ -47,6 +47,11 @@ APART = ("checkpoint", "evaluation", *ONCE)
 """What comes now and then, between two steps."""
 
 
+def shares_of(work: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Waiting for data, told apart by what loading threads spent their time on."""
+    return {"data": {name: work.get(name, 0.0) for name in ("read", "decode")}}
+
+
 @dataclass(frozen=True)
 class Lap:
     """A stretch of time, cut into parts. On a GPU it has parts only once the device is there."""

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stoker.measure.facts import SLOWER, Facts, RankFacts
+from stoker.measure.facts import LARGER, SLOWER, Facts, RankFacts
 from stoker.measure.spans import WAITING
 
 COMPUTE = ("to_device", "forward", "backward", "optimiser")
@@ -23,8 +23,6 @@ LATE = 0.5
 """How often the interpreter lock is late where another thread hogs it."""
 FULL = 0.6
 """The share of what a link can do, above which it is saturated."""
-LARGER = 8
-"""A batch so many times as large spreads what a step costs anyway."""
 PERSISTENT = 0.8
 """The share of steps in which a rank must be slow to be named."""
 BALANCED = 0.85
@@ -100,11 +98,11 @@ def share(part: float, facts: Facts) -> str:
     return f"{part / facts.step_s:.0%}"
 
 
-def after_waiting(facts: Facts, loading_s: float) -> float:
+def after_waiting(facts: Facts, loading_s: float, without: str = "") -> float:
     """A step's time where loading takes another time: as long as all else, as loading, or as the
     CPU needs for both."""
     else_s = facts.step_s - facts.part(*WAITING)
-    return min(max(else_s, loading_s, facts.cpu_floor_s), facts.step_s)
+    return min(max(else_s, loading_s, facts.cpu_floor_s(without)), facts.step_s)
 
 
 def reading(facts: Facts) -> Claim | None:
@@ -118,7 +116,7 @@ def reading(facts: Facts) -> Claim | None:
         "read",
         lost,
         evidence,
-        after_waiting(facts, decode),
+        after_waiting(facts, decode, "read_cpu"),
         "a faster disk, or a copy of the packed set on a local one",
     )
 
@@ -148,23 +146,29 @@ def waiting(facts: Facts) -> Claim | None:
     return Claim("data", lost, evidence, without, action)
 
 
-def asleep_s(facts: Facts, parts: tuple[str, ...]) -> float:
-    """How long the training thread was off the CPU in some parts, but for a want of cores."""
+def off_cpu_s(facts: Facts, parts: tuple[str, ...]) -> float:
+    """How long the training thread was off the CPU in some parts."""
     if not all(rank.on_cpu for rank in facts.ranks):
         return 0.0
-    off = statistics.fmean(
+    return statistics.fmean(
         sum(rank.parts.get(part, 0.0) - rank.on_cpu.get(part, 0.0) for part in parts)
         for rank in facts.ranks
     )
-    return max(off - facts.delay_s, 0.0)
+
+
+def asleep_s(facts: Facts, parts: tuple[str, ...]) -> float:
+    """The same, but for a want of cores."""
+    return max(off_cpu_s(facts, parts) - facts.delay_s, 0.0)
 
 
 def hogged(facts: Facts) -> Claim | None:
     """Another thread of the process holds the interpreter lock."""
     if facts.late_share < LATE:
         return None
-    lost = asleep_s(facts, (*COMPUTE, "other")) + facts.part(*WAITING)
-    who = f": {facts.hog}" if facts.hog else ""
+    # Where it waits for a core as well, the thread that has one is the same.
+    waited = facts.delay_s - facts.hog_cores * facts.step_s
+    lost = off_cpu_s(facts, (*COMPUTE, "other")) - max(waited, 0.0) + facts.part(*WAITING)
+    who = f": the thread '{facts.hog}' used {facts.hog_cores:.2f} of a core" if facts.hog else ""
     return Claim(
         "host",
         lost,
@@ -176,26 +180,39 @@ def hogged(facts: Facts) -> Claim | None:
     )
 
 
+def between_parts_s(facts: Facts) -> float:
+    """What the training thread does between the parts of a step. It may lose its core there to
+    loading, which is no work of its own."""
+    return statistics.fmean(
+        min(rank.parts.get("other", 0.0), rank.on_cpu.get("other", float("inf")))
+        for rank in facts.ranks
+    )
+
+
 def small_batch(facts: Facts) -> Claim | None:
-    """Most of a step does not depend on how many images are in it."""
-    if facts.fixed_s is None:
+    """Much of a step does not depend on how many images are in it."""
+    if facts.in_larger is None:
         return None
-    lost = min(facts.fixed_s + facts.part("optimiser", "other"), facts.step_s)
+    spared = facts.part(*MODEL) * (1 - facts.in_larger)
+    # The optimiser, what lies between the parts and the handing over of a batch come once a step,
+    # however many images there are.
+    handing_over = facts.part(*WAITING) if facts.part(*WAITING) < 0.1 * facts.step_s else 0.0
+    once = facts.part("optimiser") + between_parts_s(facts) + handing_over
+    lost = min(spared + once * (1 - 1 / LARGER), facts.step_s)
     return Claim(
         "host",
         lost,
-        f"{seconds(lost)} of {seconds(facts.step_s)} a step go by however few images it has; "
-        f"it has {facts.images:,.0f}",
-        facts.step_s - lost * (1 - 1 / LARGER),
-        f"a larger --batch-size (the same images in batches {LARGER} times as large), with the "
-        "learning rate to match",
+        f"a step of {facts.images:,.0f} images takes {seconds(facts.step_s)}; as part of one "
+        f"{LARGER} times as large they would take {seconds(facts.step_s - lost)}",
+        facts.step_s - lost,
+        "a larger --batch-size, with the learning rate to match",
         "the host: the batch is too small for the work",
     )
 
 
 def exchanging(facts: Facts) -> Claim | None:
     """Gradients on their way when there is nothing else left to do."""
-    world = len(facts.ranks)
+    world = max(facts.world, len(facts.ranks))
     if world < 2:
         return None
     lost, without = facts.transfer_s, facts.step_s - facts.transfer_s
@@ -224,9 +241,10 @@ def straggling(facts: Facts) -> Claim | None:
     usual = statistics.median(rank.own_s for rank in others)
     if slow.own_s < SLOWER * usual or slow.slow_share < PERSISTENT:
         return None
-    lost = slow.own_s - usual
     part = max(slow.parts, key=lambda name: behind(slow, others, name))
     there, here = median_part(others, part), slow.parts[part]
+    # Its other parts are longer, too, where it exchanges in between what others have sent long ago.
+    lost = here - there
     why = f"; {slow.trouble}" if slow.trouble else ""
     return Claim(
         "straggler",
@@ -266,7 +284,7 @@ RULES: tuple[tuple[float, Callable[[Facts], Claim | None]], ...] = (
     (0.10, decoding),
     (0.10, waiting),
     (0.10, hogged),
-    (0.40, small_batch),
+    (0.25, small_batch),
     (0.10, exchanging),
     (0.07, straggling),
     (0.05, occasional("checkpoint", "a faster disk for --run, or a longer --checkpoint-interval")),

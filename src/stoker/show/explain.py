@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.measure.facts import facts_of_run
+from stoker.measure.gathering import facts_of_run
 from stoker.measure.spans import PARTS
 from stoker.measure.verdict import judge
 from stoker.run import Event, Run

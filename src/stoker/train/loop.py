@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.data.loader import Loaded, Loader
-from stoker.measure.spans import Spans
+from stoker.measure.spans import Spans, shares_of
 from stoker.recipe.position import Batch, Timeline
 from stoker.run import Events
 from stoker.survive.guard import LossWatch
@@ -60,7 +60,6 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.agreement = Agreement(self.ranks, self.log.flush)
-        self.cpu_at = time.process_time()
 
     @property
     def spans(self) -> Spans:
@@ -71,6 +70,7 @@ class Loop:
         state, timeline = self.state, self.timeline
         batches = self.loader.batches(timeline.batches(state.position), self.while_waiting)
         self.step.wrapped.train()
+        self.begin_to_count()
         try:
             while state.position < timeline.end:
                 if self.between_steps():
@@ -119,17 +119,15 @@ class Loop:
             batch=batch.size,
             images=len(loaded.labels),
             lr=self.state.optimizer.param_groups[0]["lr"],
-            lap=self.spans.lap({"data": {name: work[name] for name in ("read", "decode")}}),
+            lap=self.spans.lap(shares_of(work)),
             work=work,
-            cpu_s=self.cpu_since_last_step(),
             **self.exchanged(),
         )
 
-    def cpu_since_last_step(self) -> float:
-        """CPU time of this process, all threads together."""
-        now = time.process_time()
-        used, self.cpu_at = now - self.cpu_at, now
-        return round(used, 6)
+    def begin_to_count(self) -> None:
+        """What came before the first step is the attempt's start, not a part of it."""
+        self.spans.lap()
+        self.exchanged()
 
     def exchanged(self) -> dict[str, Any]:
         """What ranks have sent each other in a step, if there are several."""

@@ -50,6 +50,7 @@ def announce(
     rehearsed: Rehearsed | None,
     began_s: float,
     feeding: list[str],
+    capacity: float | None,
 ) -> None:
     """The event that begins an attempt: where it starts, what follows from the recipe here."""
     recipe, timeline, ranks, state = loop.step.recipe, loop.timeline, loop.ranks, loop.state
@@ -71,6 +72,7 @@ def announce(
         rank=ranks.rank,
         world=ranks.world,
         local_world=ranks.local_world,
+        capacity=capacity,
         loading_threads=loop.loader.threads,
         best=state.best,
         torn=torn,

@@ -217,9 +217,9 @@ def note_end(
         facts |= {"position": state.position, "step": state.step, "best": state.best}
         if outcome != "failed" or loop.ranks.device.type == "cpu":
             # After a failure the device may not answer any more.
-            facts["parts"] = loop.spans.lap().parts()
             loop.log.flush()
-        if outcome in (FINISHED, STOPPED):
-            loop.watch.judge(state.step)
+            if outcome in (FINISHED, STOPPED):
+                loop.watch.judge(state.step)
+            facts["parts"] = loop.spans.lap().parts()
     events.write("end", outcome=outcome, reason=reason, **facts)
     events.flush()

@@ -31,6 +31,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.survive.guard import Seen, Sentinel
 from stoker.survive.remedies import Remedies
 from stoker.survive.trouble import MEMORY, NOT_FINITE, Trouble
+from stoker.train.device import seed_device
 from stoker.train.evaluate import hits
 from stoker.train.mixing import apply_mix, draw_mix, partners
 from stoker.train.optim import set_learning_rate
@@ -71,7 +72,9 @@ class Step:
         state, batch = self.state, loaded.batch
         self.loaded = loaded
         faults.at_step(batch.step)
-        torch.manual_seed(seed_of(self.recipe.seed, batch.position, self.ranks.rank, "dropout"))
+        seed_device(
+            self.ranks.device, seed_of(self.recipe.seed, batch.position, self.ranks.rank, "dropout")
+        )
         rate = learning_rate(self.recipe, self.timeline.samples, batch)
         set_learning_rate(state.optimizer, rate * self.remedies.rate(batch.position))
         state.optimizer.zero_grad(set_to_none=True)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from stoker.measure.facts import Seen
+from stoker.measure.facts import Facts
+from stoker.measure.gathering import Gathered
 from stoker.measure.probes import Sampler
 from stoker.measure.verdict import Verdict, judge
-from stoker.run import Event, Events, Run
-from stoker.train.fixed import fixed_cost
+from stoker.run import Event, Events, Run, is_event
+from stoker.train.larger import larger_batch
 from stoker.train.step import Step
 
 PROBE_S = 10.0
@@ -30,7 +32,7 @@ STEPS_JUDGED = 500
 """The latest steps that a verdict in mid-run is about."""
 BYTES_A_STEP = 1000
 """More than an event of a step has."""
-SHORT_STEP_S = 0.25
+SHORT_STEP_S = 0.1
 """Steps that are quicker than that may be too quick for the work around them."""
 STEPS_BEFORE_TRIAL = 15
 
@@ -49,7 +51,8 @@ class Watch:
         self._probe_at = time.monotonic() + PROBE_S
         self._judge_at = time.monotonic() + FIRST_VERDICT_S
         self._beats: deque[float] = deque(maxlen=STEPS_BEFORE_TRIAL)
-        self._tried = self.step.recipe.compile
+        # Whoever cuts batches into pieces has no memory for larger ones.
+        self._tried = self.step.recipe.compile or self.step.micro_batch > 0
 
     def begin(self) -> None:
         self.sampler.begin()
@@ -63,7 +66,7 @@ class Watch:
         if not self._tried:
             self._beats.append(now)
             if len(self._beats) == STEPS_BEFORE_TRIAL:
-                self.try_smaller_batch()
+                self.try_larger_batch()
         if now >= self._probe_at:
             self._probe_at = now + PROBE_S
             self.probe()
@@ -71,15 +74,17 @@ class Watch:
             self._judge_at = now + VERDICT_S
             self.judge(step)
 
-    def try_smaller_batch(self) -> None:
-        """Where steps are very quick: how much of one does not depend on its images."""
+    def try_larger_batch(self) -> None:
+        """Where steps are quick: how much of one does not depend on its images."""
         self._tried = True
         beats = list(self._beats)
         pace = median(b - a for a, b in pairwise(beats))
         if pace < SHORT_STEP_S and self.step.loaded is not None:
             with self.step.spans("measuring"):
-                found = fixed_cost(self.step)
-            self.events.write("fixed_cost", step=self.step.state.step, fixed_s=round(found, 6))
+                found = larger_batch(self.step)
+            if found:
+                took = {"seconds": round(found[0], 6), "larger_s": round(found[1], 6)}
+                self.events.write("larger_batch", step=self.step.state.step, **took)
 
     def probe(self) -> None:
         self.events.write("probe", step=self.step.state.step, **self.sampler.take())
@@ -89,14 +94,23 @@ class Watch:
         if not self.step.ranks.first:
             return None
         self.events.flush()
-        seen = Seen(first=step - STEPS_JUDGED)
-        for rank in self.run.ranks(self.attempt):
-            for event in newest(self.run.events_path(self.attempt, rank)):
-                seen.add(rank, event)
-        found = judge(seen.facts())
+        try:
+            with self.step.spans("measuring"):
+                found = judge(self.newest_facts(step))
+        except Exception as error:  # what is said about a run must never end it
+            self.events.write("note", words=f"what binds this run cannot be told: {error!r}")
+            return None
         if found is not None:
             self.events.write("verdict", step=step, **asdict(found), lines=found.lines())
         return found
+
+    def newest_facts(self, step: int) -> Facts | None:
+        """What the events of all ranks say about the latest steps."""
+        seen = Gathered(lambda number: number >= step - STEPS_JUDGED)
+        for rank in self.run.ranks(self.attempt):
+            for event in newest(self.run.events_path(self.attempt, rank)):
+                seen.add(rank, event)
+        return seen.facts()
 
 
 def newest(path: Path) -> list[Event]:
@@ -112,8 +126,6 @@ def newest(path: Path) -> list[Event]:
         return []
     found = []
     for line in [head, *(rest if begin == len(head) else rest[1:])]:
-        try:
+        with suppress(ValueError):
             found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
+    return [event for event in found if is_event(event)]

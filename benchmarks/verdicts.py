@@ -1,0 +1,65 @@
+"""Something wrong in each way that has a name, and what is said about it.
+
+    python benchmarks/verdicts.py [--write docs/verdict.md]
+
+Runs the rows of tests/chaos/verdicts.toml once each, and a few more that are no faults, and prints
+the verdict on each; with --write also between the marks of a document. Twenty of each, counted:
+`pytest tests/chaos/test_verdicts.py --whole`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from chaos.test_verdicts import IMAGES, ROWS, Bench, Row
+from chaos.trainers import Trainers
+from integration.namespaces import Cluster, missing
+from samples import image_folder
+from stoker.data.pack import pack
+
+MORE = [
+    Row("much exchanged", "exchange", [], flags="--model resnet9_w64 --batch-size 4", ranks=2),
+    Row("much evaluated", "evaluation", [], flags="--eval-every 1 --image-size 32", steps=400),
+]
+BEGIN, END = "<!-- examples -->\n", "<!-- end of examples -->"
+
+
+def told(row: Row, lines: list[str]) -> str:
+    words = "\n".join(f"    {line}" for line in lines)
+    return f"**{row.name}**: {row.limit}\n\n{words}\n\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--write", type=Path)
+    given = parser.parse_args()
+    trainers, text = Trainers(), ""
+    cluster = None if missing() else Cluster(2)
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            folder = image_folder(
+                Path(place) / "photos", classes=4, images=IMAGES // 4, val=50, size=(160, 130)
+            )
+            bench = Bench(trainers, pack(folder, Path(place) / "packed", workers=1), Path(place))
+            for row in [*ROWS, *MORE]:
+                if row.rate and cluster is None:
+                    continue
+                found = bench.outcome(row, lambda: cluster)  # type: ignore[arg-type,return-value]
+                text += told(row, found.verdict.lines())
+    finally:
+        trainers.close()
+        if cluster:
+            cluster.remove()
+    print(text)
+    if given.write:
+        before, rest = given.write.read_text().split(BEGIN)
+        given.write.write_text(f"{before}{BEGIN}\n{text}{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()

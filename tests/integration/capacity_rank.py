@@ -1,0 +1,24 @@
+"""One rank that asks what the network carries: python capacity_rank.py RANK WORLD WHERE."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from stoker.measure.network import capacity
+
+rank, world, where = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo", init_method=where, rank=rank, world_size=world)
+torch.manual_seed(7)
+before = torch.get_rng_state()
+began = time.monotonic()
+rate = capacity(world)
+took_s = time.monotonic() - began
+assert torch.equal(before, torch.get_rng_state()), "the chance of training is not touched"
+print(json.dumps({"rate": rate, "took_s": took_s}), flush=True)
+dist.barrier()
+dist.destroy_process_group()

@@ -1,0 +1,92 @@
+"""`stoker doctor` as people type it: on a packed set, on a folder, on nothing, and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from integration.processes import finish, start
+from samples import image_folder
+from stoker.errors import BAD_REQUEST, FINISHED, INTERRUPTED
+
+QUICK = ["--model", "resnet9_w1", "--image-size", "16", "--batch-size", "16", "--seconds", "0.5"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
+
+def left(place: Path) -> list[str]:
+    return sorted(path.name for path in place.iterdir())
+
+
+def test_a_packed_set_is_examined_in_all_respects(packed: Path, place: Path) -> None:
+    before = sorted(packed.parent.rglob("*"))
+    words = ["doctor", str(packed), *QUICK, "--json", "figures.json"]
+    code, printed = finish(start(words, place))
+    assert code == FINISHED, printed
+    sections = [line for line in printed.splitlines() if line and not line.startswith(" ")]
+    assert [line.split()[0] for line in sections] == [
+        "This",
+        "The",
+        "Loading,",
+        "Computing,",
+        "All",
+    ]
+    for name in ("read in a row", "read at random", "loader warm", "fp32", "stoker train"):
+        (line,) = [line for line in printed.splitlines() if line.startswith(f"  {name} ")]
+        assert "images/s" in line
+    assert "what binds" in printed and "what next" in printed and "what to do" in printed
+    found = json.loads((place / "figures.json").read_text())
+    assert set(found) >= {"environment", "storage", "loader", "compute", "together", "forecast"}
+    assert found["forecast"]["images_per_s"] > 0
+    assert left(place) == ["figures.json"]
+    assert sorted(packed.parent.rglob("*")) == before
+
+
+def test_a_folder_of_images_is_sent_to_be_packed(place: Path) -> None:
+    image_folder(place / "photos", classes=2, images=5, val=1)
+    code, printed = finish(start(["doctor", "photos", *QUICK], place))
+    assert code == FINISHED, printed
+    assert "not measured: stoker pack photos" in printed
+    assert "read at random" in printed and "fp32" in printed
+    assert "stoker train " not in printed
+    assert left(place) == ["photos"]
+
+
+def test_without_a_set_the_folder_and_the_network_are_examined(place: Path) -> None:
+    code, printed = finish(start(["doctor", *QUICK], place))
+    assert code == FINISHED, printed
+    assert "The disk below this folder" in printed and "onto the disk" in printed
+    assert "fp32" in printed and "Loading" not in printed
+    assert left(place) == []
+
+
+def test_a_batch_that_no_memory_holds_ends_in_a_sentence(place: Path) -> None:
+    words = ["--model", "resnet9_w64", "--image-size", "128", "--batch-size", "10000000"]
+    words += ["--seconds", "0.5"]
+    code, printed = finish(start(["doctor", *words], place))
+    assert code == BAD_REQUEST, printed
+    assert "GB are free: lower --batch-size" in printed
+    assert "Traceback" not in printed
+    assert left(place) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_leaves_nothing(number: signal.Signals, place: Path) -> None:
+    process = start(["doctor", "--seconds", "60", "--model", "resnet9_w1"], place)
+    assert process.stdout is not None
+    while "The disk" not in process.stdout.readline():
+        assert process.poll() is None
+    os.kill(process.pid, number)
+    code, printed = finish(process, timeout_s=30)
+    assert code == INTERRUPTED, printed
+    assert "nothing was changed" in printed and "Traceback" not in printed
+    assert left(place) == []

@@ -1,0 +1,210 @@
+"""The ranks of `stoker doctor` on one machine: measured, refused, stopped, alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import TCPStore
+
+from networks import GRADIENT
+from stoker.cli.doctor_ranks import network_across
+from stoker.errors import BadRequest, StokerError
+from stoker.fleet import rendezvous
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.timeout(300)
+
+
+def doctor(*words: str, ranks: int = 1) -> argparse.Namespace:
+    told = dict(zip(words[::2], words[1::2], strict=True))
+    names = ("--nodes", "--rendezvous", "--address")
+    return argparse.Namespace(ranks=ranks, **{name[2:]: told.get(name) for name in names})
+
+
+def start(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
+    """The network part by itself, as a process with a place of its own for what is temporary."""
+    (cwd / "tmp").mkdir(parents=True)
+    paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, str(HERE / "doctor_network.py"), "5", *words],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ":".join(paths), "TMPDIR": str(cwd / "tmp")},
+    )
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(pid) for pid in text.split()]
+
+
+def wait_for_ranks(process: subprocess.Popen[str], count: int) -> list[int]:
+    give_up = time.monotonic() + 60
+    while len(found := children(process)) < count:
+        assert process.poll() is None and time.monotonic() < give_up
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_of_one_machine_are_measured(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
+    found = network_across(doctor(ranks=ranks), ["--ranks", str(ranks)], GRADIENT)
+    assert found.world == ranks
+    assert [pair.ranks for pair in found.pairs] == [
+        (low, high) for low in range(ranks) for high in range(low + 1, ranks)
+    ]
+    for link in (*found.pairs, found.all_ranks):
+        assert link.mbit > 0 and link.latency_s > 0 and link.small_s > 0
+        assert link.port_mbit is None
+        assert link.interface == "lo"
+        assert link.counted is not None and link.counted > 0.95
+    assert found.all_ranks.ranks == tuple(range(ranks))
+    assert found.gradient_bytes == GRADIENT and found.gradient_s > 0
+    json.dumps(found.as_data())
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("", "nobody to exchange with"),
+        ("--nodes 2", "go together"),
+        ("--nodes 1 --rendezvous 127.0.0.1:29400", "nobody to exchange with"),
+        ("--address 127.0.0.1", "--address goes with --nodes"),
+        ("--nodes 2 --rendezvous here:29400 --address 192.0.2.7", "no address of this machine"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(words: str, complaint: str) -> None:
+    with pytest.raises(BadRequest, match=complaint):
+        network_across(doctor(*words.split()), words.split())
+
+
+def test_a_host_that_never_comes_ends_the_wait(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rendezvous, "JOIN_S", 4)
+    words = f"--nodes 2 --rendezvous 127.0.0.1:{port}".split()
+    began = time.monotonic()
+    with pytest.raises(StokerError) as raised:
+        network_across(doctor(*words), words)
+    assert raised.value.exit_code == 1
+    assert str(raised.value) == (
+        f"not enough nodes came to 127.0.0.1:{port} within 4 s: "
+        "start the same command on every host again"
+    )
+    assert time.monotonic() - began < 60
+
+
+def test_another_key_is_refused_and_a_stop_is_heard(tmp_path: Path, port: int) -> None:
+    words = ["--nodes", "2", "--rendezvous", f"127.0.0.1:{port}"]
+    first = start(words, tmp_path / "a")
+    key = tmp_path / "a" / "runs" / ".doctor" / "rendezvous.key"
+    give_up = time.monotonic() + 60
+    # The first must have written its part before another comes to read it.
+    while not has_state(port):
+        assert first.poll() is None and time.monotonic() < give_up
+        time.sleep(0.1)
+    second = start(words, tmp_path / "b")
+    printed, _ = second.communicate(timeout=60)
+    assert second.returncode == 1, printed
+    assert "has another key, so nothing it sent was read" in printed
+    assert "runs/.doctor/rendezvous.key" in printed
+    assert key.read_bytes().hex() not in printed
+    first.send_signal(signal.SIGTERM)
+    printed, _ = first.communicate(timeout=30)
+    assert first.returncode == 75, printed
+    assert "the same command begins anew" in printed
+    assert not [*(tmp_path / "a" / "tmp").iterdir(), *(tmp_path / "b" / "tmp").iterdir()]
+
+
+def has_state(port: int) -> bool:
+    """Whether a first node has put its name into the rendezvous."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=5))
+        return bool(store.check(["torch.rendezvous.stoker"]))
+    except (OSError, RuntimeError):
+        return False
+
+
+def test_two_hosts_with_one_address_are_one_machine(tmp_path: Path, port: int) -> None:
+    """Both sides print the same result."""
+    words = ["--nodes", "2", "--rendezvous", f"127.0.0.1:{port}", "--address", "127.0.0.1"]
+    shared = tmp_path / "runs"
+    both = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "runs").symlink_to(shared)
+        shared.mkdir(exist_ok=True)
+        both.append(start(words, tmp_path / name))
+    printed = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    assert printed[0] == printed[1]
+    assert "2 ranks on 1 host" in printed[0]
+    assert "no port is between" in printed[0]
+
+
+def test_a_killed_rank_takes_nobody_with_it_for_long(tmp_path: Path) -> None:
+    process = start(["--ranks", "2"], tmp_path / "a")
+    ranks = wait_for_ranks(process, 2)
+    os.kill(ranks[1], signal.SIGKILL)
+    printed, _ = process.communicate(timeout=90)
+    assert process.returncode == 1, printed
+    assert re.search(r"stoker: (lost a rank while measuring|a rank failed)", printed), printed
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+    assert not list((tmp_path / "a" / "tmp").iterdir())
+
+
+def test_a_stop_ends_all_ranks(tmp_path: Path) -> None:
+    process = start(["--ranks", "2"], tmp_path / "a")
+    ranks = wait_for_ranks(process, 2)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, printed
+    assert "the same command begins anew" in printed
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_capacity_is_one_number_on_all_ranks(world: int, tmp_path: Path) -> None:
+    script, where = str(HERE / "capacity_rank.py"), f"file://{tmp_path / 'meeting'}"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), str(world), where],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        )
+        for rank in range(world)
+    ]
+    said = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    assert len({answer["rate"] for answer in said}) == 1
+    assert said[0]["rate"] > 0

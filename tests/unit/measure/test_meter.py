@@ -1,0 +1,101 @@
+"""A loop of anybody's is measured like ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from stoker.measure.meter import KEPT, Meter
+
+STEPS = 12
+
+
+def loop(meter: Meter, model: nn.Module, wait_s: float = 0.0, steps: int = STEPS) -> None:
+    """Ten lines of PyTorch."""
+
+    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for _ in range(steps):
+            time.sleep(wait_s)
+            yield torch.randn(4, 8), torch.randint(0, 3, (4,))
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in meter.batches(batches()):
+        optimizer.zero_grad()
+        with meter("forward"):
+            loss = cross_entropy(model(images), labels)
+        with meter("backward"):
+            loss.backward()
+        with meter("optimiser"):
+            optimizer.step()
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return nn.Linear(8, 3)
+
+
+def test_a_loop_that_waits_is_bound_by_data(model: nn.Module) -> None:
+    meter = Meter(model)
+    loop(meter, model, wait_s=0.01)
+    found = meter.verdict()
+    assert found is not None and found.limit == "data"
+    assert found.without_s is not None and found.without_s < found.step_s - 0.008
+    assert any(line.startswith("bound by data") for line in found.lines())
+
+
+def test_the_parts_of_its_steps_add_up(model: nn.Module) -> None:
+    meter = Meter(model)
+    began = time.perf_counter()
+    loop(meter, model, wait_s=0.005)
+    wall = time.perf_counter() - began
+    facts = meter.facts()
+    assert facts is not None and facts.steps == STEPS - 3
+    parts = facts.ranks[0].parts
+    assert {"data", "forward", "backward", "optimiser", "other"} == set(parts)
+    assert facts.step_s * STEPS < 1.5 * wall
+
+
+def test_a_few_steps_are_no_verdict(model: nn.Module) -> None:
+    meter = Meter(model)
+    assert meter.verdict() is None
+    loop(meter, model, steps=2)
+    assert meter.verdict() is None
+
+
+def test_several_epochs_are_one_loop_and_memory_is_bounded(model: nn.Module) -> None:
+    meter = Meter(model)
+    for _ in range(3):
+        loop(meter, model, steps=KEPT // 2)
+    facts = meter.facts()
+    assert facts is not None and facts.steps == KEPT
+
+
+def test_it_is_part_of_the_python_interface() -> None:
+    import stoker
+
+    assert stoker.Meter is Meter
+
+
+def test_the_words_in_its_own_docstring_are_true(model: nn.Module) -> None:
+    import stoker.measure.meter as module
+
+    assert module.__doc__ is not None
+    example = module.__doc__.split("loop.\n\n")[1].split("\n\nInvariant")[0]
+    names = {
+        "Meter": Meter,
+        "model": model,
+        "loader": [(torch.randn(4, 8), torch.randint(0, 3, (4,))) for _ in range(STEPS)],
+        "criterion": nn.CrossEntropyLoss(),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "print": lambda *lines, sep: said.extend(lines),
+    }
+    said: list[str] = []
+    from textwrap import dedent
+
+    exec(dedent(example), names)
+    assert said and said[0].startswith("bound by")
