@@ -75,8 +75,8 @@ class Facts:
     """The Python thread that uses most of a core though it is not ours."""
     hog_cores: float = 0.0
     """How much of a core it uses."""
-    delay_s: float = 0.0
-    """How long the training thread waited for a core, a step."""
+    delay_s: float | None = None
+    """How long the training thread waited for a core, a step; None where nobody looked."""
 
     @property
     def step_s(self) -> float:

@@ -50,10 +50,15 @@ def judge(block: Block) -> Verdict | None:
         action=ACTIONS[kind],
         step_s=judged.step_s,
         without_s=own_s if is_data else None,
-        runner_up=f"compute, {own_s:.3f} s a step"
-        if is_data
-        else f"data, {judged.wait_s:.3f} s a step",
+        runner_up=runner_up(judged.wait_s, own_s, is_data),
     )
+
+
+def runner_up(wait_s: float, own_s: float, is_data: bool) -> str:
+    """What would bind next, where there is anything of it."""
+    if is_data:
+        return f"compute, {own_s:.3f} s a step"
+    return f"data, {wait_s:.3f} s a step" if wait_s > 0.01 * own_s else ""
 
 
 def is_enough(block: Block) -> bool:

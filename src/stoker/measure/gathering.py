@@ -131,7 +131,7 @@ class Gathered:
             late_share=mean_of(probes, "lock", "late_share"),
             hog=hog,
             hog_cores=cores,
-            delay_s=mean_of(probes, "main", "delay") * ranks[0].step_s,
+            delay_s=mean_of(probes, "main", "delay") * ranks[0].step_s if probes else None,
         )
 
 

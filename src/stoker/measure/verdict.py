@@ -19,6 +19,8 @@ COMPUTE = ("to_device", "forward", "backward", "optimiser")
 MODEL = ("forward", "backward")
 ASLEEP = 0.25
 """The share of a part off the CPU, and waiting for nothing we know, above which it sleeps."""
+WANTING = 0.05
+"""The share of a step for which the training thread waits for a core where cores are wanting."""
 LATE = 0.5
 """How often the interpreter lock is late where another thread hogs it."""
 FULL = 0.6
@@ -157,8 +159,12 @@ def off_cpu_s(facts: Facts, parts: tuple[str, ...]) -> float:
 
 
 def asleep_s(facts: Facts, parts: tuple[str, ...]) -> float:
-    """The same, but for a want of cores."""
-    return max(off_cpu_s(facts, parts) - facts.delay_s, 0.0)
+    """The same, but for a want of cores. Where several threads compute, one that has no core keeps
+    the others waiting off theirs: that can be told from sleep only where no core is wanting."""
+    delay = facts.delay_s or 0.0
+    if facts.computing > 1 and (facts.delay_s is None or delay > WANTING * facts.step_s):
+        return 0.0
+    return max(off_cpu_s(facts, parts) - delay, 0.0)
 
 
 def hogged(facts: Facts) -> Claim | None:
@@ -166,7 +172,7 @@ def hogged(facts: Facts) -> Claim | None:
     if facts.late_share < LATE:
         return None
     # Where it waits for a core as well, the thread that has one is the same.
-    waited = facts.delay_s - facts.hog_cores * facts.step_s
+    waited = (facts.delay_s or 0.0) - facts.hog_cores * facts.step_s
     lost = off_cpu_s(facts, (*COMPUTE, "other")) - max(waited, 0.0) + facts.part(*WAITING)
     who = f": the thread '{facts.hog}' used {facts.hog_cores:.2f} of a core" if facts.hog else ""
     return Claim(

@@ -30,6 +30,8 @@ FIRST_VERDICT_S, VERDICT_S = 45.0, 300.0
 """When the first verdict comes, and how long it is to the next."""
 STEPS_JUDGED = 500
 """The latest steps that a verdict in mid-run is about."""
+STEPS_READ, FEWEST_STEPS = 4000, 50
+"""Of all ranks together, so that a verdict takes no longer where there are many; of each."""
 BYTES_A_STEP = 1000
 """More than an event of a step has."""
 SHORT_STEP_S = 0.1
@@ -106,20 +108,22 @@ class Watch:
 
     def newest_facts(self, step: int) -> Facts | None:
         """What the events of all ranks say about the latest steps."""
-        seen = Gathered(lambda number: number >= step - STEPS_JUDGED)
-        for rank in self.run.ranks(self.attempt):
-            for event in newest(self.run.events_path(self.attempt, rank)):
+        ranks = self.run.ranks(self.attempt)
+        steps = max(min(STEPS_JUDGED, STEPS_READ // max(len(ranks), 1)), FEWEST_STEPS)
+        seen = Gathered(lambda number: number >= step - steps)
+        for rank in ranks:
+            for event in newest(self.run.events_path(self.attempt, rank), steps):
                 seen.add(rank, event)
         return seen.facts()
 
 
-def newest(path: Path) -> list[Event]:
+def newest(path: Path, steps: int = STEPS_JUDGED) -> list[Event]:
     """How an attempt began, and its newest events: as many as a verdict needs."""
     try:
         with path.open("rb") as file:
             head = file.readline()
             size = file.seek(0, 2)
-            begin = max(size - STEPS_JUDGED * BYTES_A_STEP, len(head))
+            begin = max(size - steps * BYTES_A_STEP, len(head))
             file.seek(begin)
             rest = file.read().split(b"\n")
     except OSError:

@@ -139,6 +139,18 @@ class TestCompute:
         assert "slept for 100 ms" in verdict.evidence
         assert verdict.without_s == pytest.approx(sum(TRAINING.values()))
 
+    @pytest.mark.parametrize(
+        ("computing", "delay_s", "slept"),
+        [(1, None, True), (2, None, False), (2, 0.001, True), (2, 0.05, False)],
+    )
+    def test_threads_that_want_for_cores_are_not_said_to_sleep(
+        self, computing: int, delay_s: float | None, slept: bool
+    ) -> None:
+        sleeps = RankFacts(parts={**TRAINING, "forward": 0.23}, on_cpu=TRAINING)
+        verdict = found(facts(sleeps, computing=computing, delay_s=delay_s))
+        assert verdict.limit == "compute"
+        assert ("slept" in verdict.evidence) == slept
+
     def test_on_a_gpu_nobody_is_said_to_sleep(self) -> None:
         verdict = found(facts(RankFacts(parts={**TRAINING, "forward": 0.13})))
         assert "slept" not in verdict.evidence
