@@ -40,7 +40,6 @@ QUIET = 0.1
 POLL_S = 0.03
 
 
-
 @dataclass(frozen=True)
 class Case:
     """A recipe, and the set that it is tried on."""
