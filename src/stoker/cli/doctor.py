@@ -29,7 +29,7 @@ SECONDS = 9.0
 """For each precision, and for all at once; on a machine that nobody else uses."""
 STORAGE_SHARE, LOADER_SHARE = 0.2, 0.3
 """Of them, for each read and for each stage of loading."""
-MOST_FILES = 2000
+MOST_FILES = 256
 """Files of a folder that is not packed that are looked at."""
 
 
@@ -316,7 +316,7 @@ class Visit:
 
 
 def has_peers(parsed: argparse.Namespace) -> bool:
-    return parsed.ranks > 1 or parsed.nodes is not None or parsed.rendezvous is not None
+    return parsed.ranks > 1 or any((parsed.nodes, parsed.rendezvous, parsed.address))
 
 
 def packed_set(data: str | None) -> Dataset | None:
@@ -337,7 +337,7 @@ def stored_bytes(dataset: Dataset) -> int:
 
 
 def some_files(folder: Path) -> list[Path]:
-    """Some of the files in a folder of images, as they come; links are left alone."""
+    """Some of the files in a folder of images, as they come."""
     found = (Path(where) / name for where, _, names in os.walk(folder) for name in sorted(names))
     whole = (path for path in found if path.is_file() and path.stat().st_size)
     return list(islice(whole, MOST_FILES))

@@ -40,16 +40,16 @@ class HostClock:
 
 
 class CudaClock:
-    """The time of the GPU that is current, in the stream that is current."""
+    """The time of a GPU, in the stream that is current there."""
 
-    def __init__(self) -> None:
-        from torch.cuda import Event
+    def __init__(self, device: torch.device) -> None:
+        from torch.cuda import Event, current_stream
 
-        self._event = Event
+        self._event, self._stream, self._device = Event, current_stream, device
 
     def mark(self) -> torch.cuda.Event:
         event = self._event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(self._stream(self._device))
         return event
 
     def between(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
@@ -63,4 +63,4 @@ class CudaClock:
 
 def clock_of(device: torch.device) -> Clock:
     """The clock that tells where the time of a device goes."""
-    return CudaClock() if device.type == "cuda" else HostClock()
+    return CudaClock(device) if device.type == "cuda" else HostClock()

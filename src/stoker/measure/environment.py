@@ -25,6 +25,7 @@ import stoker
 from stoker.data.region import WHY_NOT
 from stoker.fleet.local import usable_cores, usable_memory
 from stoker.measure.machine import processor_name
+from stoker.measure.readings import Machine
 
 PACKAGES = {
     "torch": ("torch",),
@@ -200,14 +201,16 @@ def room_at(what: str, path: Path) -> Room | None:
     return None
 
 
-def free_memory(path: str = "/proc/meminfo") -> int:
-    """Bytes that this process could still take, beside what it holds."""
-    most = usable_memory()
-    with suppress(OSError, StopIteration, ValueError):
-        lines = Path(path).read_text().splitlines()
-        line = next(line for line in lines if line.startswith("MemAvailable:"))
-        return min(most, int(line.split()[1]) * 1024)
-    return most
+def free_memory() -> int:
+    """Bytes that this process could still take, beside what it holds: of the machine, and of what
+    its group may use."""
+    machine = Machine()
+    levels = machine.read().levels
+    machine.close()
+    left = [int(levels["available_bytes"])] if "available_bytes" in levels else []
+    if "limit_bytes" in levels:
+        left.append(max(int(levels["limit_bytes"] - levels.get("used_bytes", 0.0)), 0))
+    return min(left, default=usable_memory())
 
 
 def oddities(facts: Surroundings, needs: Needs) -> list[Odd]:

@@ -23,7 +23,8 @@ class Exchange:
 
     def __init__(self, spans: Spans, network: DistributedDataParallel) -> None:
         self._spans = spans
-        self._scale = 1.0 / dist.get_world_size()
+        self._group = network.process_group
+        self._scale = 1.0 / dist.get_world_size(self._group)
         self._lock = threading.Lock()
         self._under_way = 0
         self._since = self._busy_s = 0.0
@@ -37,7 +38,7 @@ class Exchange:
             self._bytes += gradients.nbytes
             self._since = self._since if self._under_way else time.perf_counter()
             self._under_way += 1
-        work = dist.all_reduce(gradients, async_op=True)
+        work = dist.all_reduce(gradients, group=self._group, async_op=True)
         assert work is not None
         future: Future[torch.Tensor] = work.get_future().then(self._arrived)
         return future
@@ -45,14 +46,14 @@ class Exchange:
     def _arrived(self, future: Future[Any]) -> torch.Tensor:
         with self._lock:
             self._under_way -= 1
-            if not self._under_way:
+            if not self._under_way and not future.value()[0].is_cuda:
                 self._busy_s += time.perf_counter() - self._since
         gradients: torch.Tensor = future.value()[0]
         return gradients
 
     def take(self) -> tuple[int, float]:
         """Bytes of gradients since the last time, and for how many seconds some of them were on
-        their way. (On a GPU the host does not see them arrive: the seconds mean nothing there.)"""
+        their way; 0 on a GPU, where the host does not see them arrive."""
         with self._lock:
             taken = self._bytes, round(self._busy_s, 6)
             self._bytes, self._busy_s = 0, 0.0

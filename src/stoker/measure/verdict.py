@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stoker.measure.facts import LARGER, SLOWER, Facts, RankFacts
+from stoker.measure.ports import ring_bytes
 from stoker.measure.spans import WAITING
 
 COMPUTE = ("to_device", "forward", "backward", "optimiser")
@@ -223,8 +224,10 @@ def exchanging(facts: Facts) -> Claim | None:
         return None
     lost, without = facts.transfer_s, facts.step_s - facts.transfer_s
     first = facts.ranks[0]
-    wire = 2 * (world - 1) / world * first.sent_bytes
-    rate = wire / first.sent_s if first.sent_s else 0.0
+    wire = ring_bytes(first.sent_bytes, world)
+    # Where nobody saw them arrive: some time between the first gradient and the end of the pass.
+    under_way = first.sent_s or facts.part("backward") + lost
+    rate = wire / under_way if under_way else 0.0
     sent = f"{wire / 1e6:,.0f} MB a step"
     said = f"{share(lost, facts)} of the time waiting for gradients to arrive: {sent}"
     if rate:
@@ -309,7 +312,7 @@ def judge(facts: Facts | None) -> Verdict | None:
     if bound is None:
         return unbound(facts, [claim for _, claim in claims])
     runner_up = compute_share(facts)
-    rest = [c for least, c in claims if c is not bound and c.limit != bound.limit]
+    rest = [claim for _, claim in claims if claim.limit != bound.limit]
     if rest and rest[0].lost_s > 0.05 * facts.step_s:
         runner_up = f"{words_of(rest[0])}, {share(rest[0].lost_s, facts)} of the time"
     return Verdict(
@@ -345,7 +348,7 @@ def unbound(facts: Facts, claims: list[Claim]) -> Verdict:
         return Verdict(
             "compute", NAMES["compute"], evidence, action, facts.step_s, facts.step_s - asleep
         )
-    loading = facts.work("read", "cpu")
+    loading = facts.work("read", "cpu") - facts.work("read_cpu")
     action = "a faster device, --amp, a smaller --image-size or --model"
     if loading > BALANCED * facts.step_s:
         evidence += f"; loading alone takes {seconds(loading)} of {seconds(facts.step_s)}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.measure.gathering import facts_of_run
-from stoker.measure.spans import PARTS
+from stoker.measure.spans import APART, PARTS
 from stoker.measure.verdict import judge
 from stoker.run import Event, Run
 from stoker.show.words import bar, clock, one_line, plural, sparkline
@@ -156,9 +156,7 @@ def time_lines(run: Run, ledger: Ledger, most: int) -> list[str]:
         lines.append(f"  {LABELS[name]:<23}{clock(seconds):>9} {share:6.1%}  {bar(share)}")
     if steps:
         images = sum(event["batch"] for event in steps)
-        work = sum(
-            s for part, s in ledger.parts.items() if part not in ("checkpoint", "evaluation")
-        )
+        work = sum(s for part, s in ledger.parts.items() if part not in APART)
         lines.append(
             f"{images:,} images: {images / max(work, 1e-9):,.0f} a second in training, "
             f"{images / max(ledger.total_s, 1e-9):,.0f} over all"

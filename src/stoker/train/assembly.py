@@ -53,7 +53,6 @@ PROGRESS = (
     "to_device",
     "forward",
     "backward",
-    "exchange",
     "optimiser",
 )
 """The parts of a step in the order in which a rank comes to them."""

@@ -34,7 +34,7 @@ from stoker.survive.remedies import Remedies
 from stoker.survive.trouble import Trouble
 from stoker.train.device import input_maker, set_arithmetic
 from stoker.train.feeding import feed, prepare
-from stoker.train.footprint import refuse_too_large
+from stoker.train.footprint import free_on, refuse_too_large
 from stoker.train.model import Normalise, build_model
 from stoker.train.ranks import Ranks
 from stoker.train.state import TrainState
@@ -244,10 +244,6 @@ class Synthetic:
 
 def middle(costs: list[Cost]) -> Cost:
     return Cost(median(cost.wall_s for cost in costs), median(cost.cpu_s for cost in costs))
-
-
-def free_on(device: torch.device, room: int) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else room
 
 
 def measure_compute(

@@ -42,7 +42,16 @@ def checkpoint_bytes(recipe: Recipe, numbers: int) -> int:
 
 def image_bytes(recipe: Recipe, classes: int) -> int:
     """What a step holds for each image; 0 for a network that does not run on shapes alone."""
-    model = shape_of(recipe, classes).train()
+    side = recipe.image_size
+    images = torch.empty(TRIED, 3, side, side, device="meta")
+    with suppress(RuntimeError, NotImplementedError):
+        share = 0.5 if recipe.amp in ("bf16", "fp16") else 1.0
+        return int(share * kept_bytes(shape_of(recipe, classes).train(), images) / TRIED)
+    return 0
+
+
+def kept_bytes(model: nn.Module, images: Tensor) -> int:
+    """What a pass over some images holds for its way back, and a little more."""
     own = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -52,14 +61,14 @@ def image_bytes(recipe: Recipe, classes: int) -> int:
             kept[storage._cdata] = storage
         return tensor
 
-    side = recipe.image_size
-    images = torch.empty(TRIED, 3, side, side, device="meta")
-    with suppress(RuntimeError, NotImplementedError):
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model(images)
-        share = 0.5 if recipe.amp in ("bf16", "fp16") else 1.0
-        return int(BEYOND * share * sum(each.nbytes() for each in kept.values()) / TRIED)
-    return 0
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(images)
+    return int(BEYOND * sum(each.nbytes() for each in kept.values()))
+
+
+def free_on(device: torch.device, room: int) -> int:
+    """Memory that a step can still take: the GPU's, or the room on the machine."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else room
 
 
 def refuse_too_large(recipe: Recipe, classes: int, room: int) -> None:

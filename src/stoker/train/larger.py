@@ -13,43 +13,41 @@ import torch
 from torch import Tensor
 
 from stoker.measure.facts import LARGER
-from stoker.train.step import AMP_TYPES, NO_MEMORY, Step
+from stoker.train.footprint import kept_bytes
+from stoker.train.step import AMP_TYPES, Step
 
 LEAST_TRIALS, MOST_TRIALS = 3, 12
 SECONDS = 1.0
 """After so many, no more trials than the least."""
 
 
-def larger_batch(step: Step) -> tuple[float, float] | None:
+def larger_batch(step: Step, room: int) -> tuple[float, float] | None:
     """Seconds of a pass forward and backward over the images of a step, and over `LARGER` times as
-    many; None where these do not fit into memory."""
+    many; None where these would take more than half of the room that is left in memory."""
     assert step.loaded is not None
     model = step.state.model
-    before: list[Tensor] = []
+    before = [buffer.clone() for buffer in model.buffers()]
     try:
-        before = [buffer.clone() for buffer in model.buffers()]
-        images = step.to_input(step.loaded.images)
-        many = torch.cat([images] * LARGER)
+        few = step.to_input(step.loaded.images)
+        if LARGER * kept_bytes(model, few) > room // 2:
+            return None
+        many = torch.cat([few] * LARGER)
         took: list[list[float]] = [[], []]
         began = time.perf_counter()
         for trial in range(MOST_TRIALS + 1):
             if trial > LEAST_TRIALS and time.perf_counter() - began > SECONDS:
                 break
-            for number, batch in enumerate((images, many)):
+            for number, batch in enumerate((few, many)):
                 seconds = passes(step, batch)
                 if trial:  # the first chooses kernels
                     took[number].append(seconds)
         return median(took[0]), median(took[1])
-    except (
-        RuntimeError,
-        ValueError,
-        *NO_MEMORY,
-    ):  # what cannot be tried is not told; the run goes on
-        return None
     finally:
         with torch.no_grad():
-            for buffer, kept in zip(model.buffers(), before, strict=False):
+            for buffer, kept in zip(model.buffers(), before, strict=True):
                 buffer.copy_(kept)
+        if step.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def passes(step: Step, images: Tensor) -> float:

@@ -1,8 +1,8 @@
 """What a run says about itself while it goes on: probes, and what binds it.
 
 Invariants: every rank leaves its probes in its own events; rank 0 reads the newest events of all
-from the run directory and judges them, so that the verdict of a living run and of a dead one come
-from the same facts. Nothing here is waited for by another rank, and nothing touches the state.
+from the run directory and judges them, by the same rules as whoever reads the run later. Nothing
+here ends a run, and nothing touches its state.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+from stoker.measure.environment import free_memory
 from stoker.measure.facts import Facts
 from stoker.measure.gathering import Gathered
 from stoker.measure.probes import Sampler
 from stoker.measure.verdict import Verdict, judge
 from stoker.run import Event, Events, Run, is_event
+from stoker.train.footprint import free_on
 from stoker.train.larger import larger_batch
 from stoker.train.step import Step
 
@@ -37,6 +41,8 @@ BYTES_A_STEP = 1000
 SHORT_STEP_S = 0.1
 """Steps that are quicker than that may be too quick for the work around them."""
 STEPS_BEFORE_TRIAL = 15
+KEPT, PROBES_KEPT = ("probe", "larger_batch"), 60
+"""What this rank keeps at hand of its own events, beside the newest steps."""
 
 
 @dataclass
@@ -54,6 +60,7 @@ class Watch:
         self._judge_at = time.monotonic() + FIRST_VERDICT_S
         self._beats: deque[float] = deque(maxlen=STEPS_BEFORE_TRIAL)
         # Whoever cuts batches into pieces has no memory for larger ones.
+        self._kept: deque[Event] = deque(maxlen=PROBES_KEPT)
         self._tried = self.step.recipe.compile or self.step.micro_batch > 0
 
     def begin(self) -> None:
@@ -68,40 +75,48 @@ class Watch:
         if not self._tried:
             self._beats.append(now)
             if len(self._beats) == STEPS_BEFORE_TRIAL:
-                self.try_larger_batch()
+                self._tried = True
+                self.quietly(self.try_larger_batch)
         if now >= self._probe_at:
             self._probe_at = now + PROBE_S
-            self.probe()
+            self.quietly(self.probe)
         if now >= self._judge_at:
             self._judge_at = now + VERDICT_S
             self.judge(step)
 
+    def quietly(self, look: Callable[[], Verdict | None]) -> Verdict | None:
+        """Whatever goes wrong while a run is looked at must never end it."""
+        try:
+            with self.step.spans("measuring"):
+                return look()
+        except Exception as error:
+            self.events.write("note", words=f"this run could not be looked at: {error!r}")
+            return None
+
     def try_larger_batch(self) -> None:
         """Where steps are quick: how much of one does not depend on its images."""
-        self._tried = True
-        beats = list(self._beats)
-        pace = median(b - a for a, b in pairwise(beats))
+        pace = median(b - a for a, b in pairwise(self._beats))
         if pace < SHORT_STEP_S and self.step.loaded is not None:
-            with self.step.spans("measuring"):
-                found = larger_batch(self.step)
+            found = larger_batch(self.step, free_on(self.step.ranks.device, free_memory()))
             if found:
                 took = {"seconds": round(found[0], 6), "larger_s": round(found[1], 6)}
-                self.events.write("larger_batch", step=self.step.state.step, **took)
+                self.keep("larger_batch", **took)
 
     def probe(self) -> None:
-        self.events.write("probe", step=self.step.state.step, **self.sampler.take())
+        self.keep("probe", **self.sampler.take())
+
+    def keep(self, kind: str, **facts: Any) -> None:
+        """Put an event on record, and at hand: steps may crowd it out of the newest ones."""
+        step = self.step.state.step
+        self.events.write(kind, step=step, **facts)
+        self._kept.append({"kind": kind, "step": step, **facts})
 
     def judge(self, step: int) -> Verdict | None:
         """What binds the latest steps; rank 0 says it for all."""
         if not self.step.ranks.first:
             return None
         self.events.flush()
-        try:
-            with self.step.spans("measuring"):
-                found = judge(self.newest_facts(step))
-        except Exception as error:  # what is said about a run must never end it
-            self.events.write("note", words=f"what binds this run cannot be told: {error!r}")
-            return None
+        found = self.quietly(lambda: judge(self.newest_facts(step)))
         if found is not None:
             self.events.write("verdict", step=step, **asdict(found), lines=found.lines())
         return found
@@ -112,8 +127,12 @@ class Watch:
         steps = max(min(STEPS_JUDGED, STEPS_READ // max(len(ranks), 1)), FEWEST_STEPS)
         seen = Gathered(lambda number: number >= step - steps)
         for rank in ranks:
+            own = rank == self.step.ranks.rank
             for event in newest(self.run.events_path(self.attempt, rank), steps):
-                seen.add(rank, event)
+                if not (own and event["kind"] in KEPT):
+                    seen.add(rank, event)
+        for event in self._kept:
+            seen.add(self.step.ranks.rank, event)
         return seen.facts()
 
 

@@ -22,6 +22,7 @@ from stoker.measure.environment import (
     oddities,
     room_at,
 )
+from stoker.measure.readings import Machine, Reading
 
 GB = 10**9
 RUNS = Room("runs", "runs", 100 * GB, 10**6, True)
@@ -103,7 +104,20 @@ def test_what_nobody_tells_is_none(tmp_path: Path) -> None:
     assert has_avx2(nowhere) is None
     assert environment.size_of_disk(Path(nowhere)) is None
     assert Neighbours(nowhere).cores() is None
-    assert environment.free_memory(nowhere) > 0
+
+
+def test_of_a_limit_only_what_is_left_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = {"available_bytes": 900.0, "limit_bytes": 500.0, "used_bytes": 450.0}
+
+    def read(machine: Machine) -> Reading:
+        return Reading(0.0, levels=levels)
+
+    monkeypatch.setattr(Machine, "read", read)
+    assert environment.free_memory() == 50
+    del levels["limit_bytes"]
+    assert environment.free_memory() == 900
+    levels.clear()
+    assert environment.free_memory() > 0
 
 
 def test_a_driver_is_read(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def to_input(images: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
 
 
+ROOM = 1 << 40
 MakeStep = Callable[..., Step]
 
 
@@ -122,7 +123,7 @@ class TestTrace:
             step(loaded)
         before = everything(step)
         images = step.loaded.images.copy() if step.loaded else None
-        larger_batch(step)
+        larger_batch(step, ROOM)
         assert same(everything(step), before)
         assert step.loaded is not None and np.array_equal(step.loaded.images, images)
 
@@ -131,7 +132,7 @@ class TestTrace:
         tried, plain = (make_step(Network(), **KINDS[kind]) for _ in range(2))
         for loaded in batches(plain, 6):
             assert same(tried(loaded), plain(loaded))
-            larger_batch(tried)
+            larger_batch(tried, ROOM)
             assert same(everything(tried), everything(plain))
 
     @pytest.mark.parametrize("trouble", [MemoryError, RuntimeError, torch.OutOfMemoryError])
@@ -149,9 +150,18 @@ class TestTrace:
 
         network.seen.clear()
         network.pause = fail_in_the_end
-        assert larger_batch(step) is None
+        with pytest.raises(trouble):
+            larger_batch(step, ROOM)
         assert len(network.seen) == 5
         assert same(everything(step), before)
+
+    def test_nothing_is_tried_that_memory_does_not_hold(self, make_step: MakeStep) -> None:
+        network = Network()
+        step = make_step(network)
+        step(batches(step, 1)[0])
+        network.seen.clear()
+        assert larger_batch(step, room=1000) is None
+        assert network.seen == [16]
 
 
 @pytest.fixture(scope="module")
@@ -275,13 +285,15 @@ class TestCost:
         step = make_step(network, batch=batch)
         step(batches(step, 1)[0])
         network.seen.clear()
-        found = larger_batch(step)
+        found = larger_batch(step, ROOM)
         assert found == pytest.approx(
             (anyway_s + batch * per_image_s, anyway_s + LARGER * batch * per_image_s)
         )
         both_s = sum(found or ())
-        trials = len(network.seen) // 2 - 1
-        assert network.seen == [batch, LARGER * batch] * (trials + 1)
+        first, *seen = network.seen
+        trials = len(seen) // 2 - 1
+        assert first == batch  # to see what it keeps in memory
+        assert seen == [batch, LARGER * batch] * (trials + 1)
         # As many as there is time for, within bounds.
         assert LEAST_TRIALS <= trials <= MOST_TRIALS
         assert trials in (LEAST_TRIALS, MOST_TRIALS) or abs(trials * both_s - SECONDS) <= 2 * both_s
@@ -294,7 +306,7 @@ class TestCost:
     ) -> None:
         step = make_step(Clock(monkeypatch, 0.2, 0.01).network(), batch=1)
         step(batches(step, 1)[0])
-        assert larger_batch(step) == pytest.approx((0.21, 0.28))
+        assert larger_batch(step, ROOM) == pytest.approx((0.21, 0.28))
 
     def test_is_never_more_than_before(
         self, make_step: MakeStep, monkeypatch: pytest.MonkeyPatch
@@ -302,13 +314,15 @@ class TestCost:
         clock = Clock(monkeypatch, 0.0, 0.01)
         step = make_step(Network(lambda images: clock.work(images * images)))
         step(batches(step, 1)[0])
-        assert in_larger(larger_batch(step)) == 1  # the time grows with the square of the images
+        assert (
+            in_larger(larger_batch(step, ROOM)) == 1
+        )  # the time grows with the square of the images
 
     def test_by_a_real_clock_tells_the_two_kinds_apart(self, make_step: MakeStep) -> None:
         shares = {}
         for kind, anyway_s, per_image_s in (("anyway", 0.1, 0.0), ("per image", 0.0, 0.1 / 16)):
             step = make_step(Network(lambda n, a=anyway_s, b=per_image_s: time.sleep(a + b * n)))
             step(batches(step, 1)[0])
-            shares[kind] = in_larger(larger_batch(step)) or 0.0
+            shares[kind] = in_larger(larger_batch(step, ROOM)) or 0.0
         assert shares["anyway"] < 0.4
         assert shares["per image"] > 0.6

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from stoker.measure.probes import PATIENCE_S
 from stoker.run import Event, Events, Run
@@ -35,7 +36,7 @@ class Stage:
         self.step = SimpleNamespace(
             recipe=SimpleNamespace(**{"compile": False, **recipe}),
             state=SimpleNamespace(step=0),
-            ranks=SimpleNamespace(first=rank == 0),
+            ranks=SimpleNamespace(first=rank == 0, rank=rank, device=torch.device("cpu")),
             spans=lambda name: nullcontext(),
             loaded="images",
             micro_batch=micro_batch,
@@ -244,7 +245,7 @@ class TestTrial:
     def tried(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen: list[int] = []
 
-        def cost(step: Any) -> tuple[float, float] | None:
+        def cost(step: Any, room: int) -> tuple[float, float] | None:
             seen.append(step.state.step)
             return (0.0123456789, 0.05) if step.loaded == "images" else None
 
