@@ -43,7 +43,7 @@ def test_a_packed_set_is_examined_in_all_respects(packed: Path, place: Path) -> 
     for name in ("read in a row", "read at random", "loader warm", "fp32", "stoker train"):
         (line,) = [line for line in printed.splitlines() if line.startswith(f"  {name} ")]
         assert "images/s" in line
-    assert "what binds" in printed and "what next" in printed and "what to do" in printed
+    assert "  bound by " in printed and "  next: " in printed and "the parts allow" in printed
     found = json.loads((place / "figures.json").read_text())
     assert set(found) >= {"environment", "storage", "loader", "compute", "together", "forecast"}
     assert found["forecast"]["images_per_s"] > 0
