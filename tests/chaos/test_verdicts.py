@@ -36,7 +36,7 @@ WITHIN = 0.15
 """How far off a foretold step may be."""
 RUNS, WRONG, TRIES = 20, 1, 3
 IMAGES = 800
-EPOCHS = 4
+EPOCHS = 2
 """Of a run whose batches change from epoch to epoch."""
 
 

@@ -28,7 +28,7 @@ from stoker.train.footprint import free_on
 from stoker.train.larger import larger_batch
 from stoker.train.step import Step
 
-PROBE_S = 10.0
+PROBE_S = 5.0
 """Between two probes on record."""
 FIRST_VERDICT_S, VERDICT_S = 45.0, 300.0
 """When the first verdict comes, and how long it is to the next."""
