@@ -6,6 +6,7 @@ Whatever only a GPU can show is written here, and in ranks.py, in its plainest f
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -50,6 +51,10 @@ def input_maker(
     mean = torch.tensor(normalise.mean, device=device) * 255
     scale = 1 / (torch.tensor(normalise.std, device=device) * 255)
 
+    @cache
+    def along(width: int) -> tuple[Tensor, Tensor]:
+        return mean.repeat(width), scale.repeat(width)
+
     def planes(images: NDArray[np.uint8]) -> Tensor:
         pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).contiguous().float()
         return pixels.sub_(mean[:, None, None]).mul_(scale[:, None, None])
@@ -59,7 +64,8 @@ def input_maker(
         # Whole rows at once: three numbers at a time take a CPU four times as long.
         images_here, height, width, colours = pixels.shape
         rows = pixels.view(images_here, height, width * colours)
-        rows.sub_(mean.repeat(width)).mul_(scale.repeat(width))
+        less, times = along(width)
+        rows.sub_(less).mul_(times)
         return pixels.permute(0, 3, 1, 2)
 
     return interleaved if channels_last else planes
