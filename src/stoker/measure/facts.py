@@ -66,6 +66,8 @@ class Facts:
     """Ranks that train together, whether all of them are known here or not."""
     capacity: float | None = None
     """Bytes a second that a rank can send and receive, measured before the first step."""
+    send_cpu: float = 0.0
+    """CPU seconds that a byte on the wire takes, measured with it."""
     in_larger: float | None = None
     """How long an image takes, forward and backward, as part of a batch `LARGER` times as large:
     the share of what it takes in this one. Tried where steps are quick."""

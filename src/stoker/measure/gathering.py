@@ -127,6 +127,7 @@ class Gathered:
             local_world=start.get("local_world", 1),
             world=max(start.get("world", 1), len(ranks)),
             capacity=start.get("capacity"),
+            send_cpu=start.get("send_cpu") or 0.0,
             in_larger=self.in_larger,
             late_share=mean_of(probes, "lock", "late_share"),
             hog=hog,

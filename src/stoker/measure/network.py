@@ -255,20 +255,31 @@ def capacity(world: int, seconds: float = 3.0) -> float | None:
     the same number on every rank, each of which calls this. None for one rank.
 
     Begins small and grows while it is quick: also on a slow network about so many seconds."""
+    found = sending(world, seconds)
+    return found[0] if found else None
+
+
+def sending(world: int, seconds: float = 3.0) -> tuple[float, float] | None:
+    """The same, and the CPU time that a byte on the wire takes: no link is quicker than that."""
     if world == 1:
         return None
     began, size = time.monotonic(), 256 << 10
     agreed([timed(blank(SMALL), None)], None)
     rates: dict[int, float] = {}
+    cpu_s: dict[int, float] = {}
     for _ in range(6):
-        took_s, spent_s = agreed([timed(blank(size), None), time.monotonic() - began], None)
+        tensor, used = blank(size), time.process_time()
+        took = timed(tensor, None)
+        used = time.process_time() - used
+        took_s, used_s, spent_s = agreed([took, used, time.monotonic() - began], None)
         rates[size] = max(rates.get(size, 0.0), ring_bytes(size, world) / max(took_s, 1e-9))
+        cpu_s[size] = used_s / ring_bytes(size, world)
         larger = min(size * 4, LARGE)
         if spent_s + took_s * larger / size > seconds:
             break
         size = larger
     # Small ones tell more of latency, and of what a shaped link lets through at once.
-    return rates[max(rates)]
+    return rates[max(rates)], cpu_s[max(rates)]
 
 
 def timed(tensor: Tensor, group: Group) -> float:

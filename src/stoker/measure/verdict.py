@@ -222,9 +222,10 @@ def exchanging(facts: Facts) -> Claim | None:
     world = max(facts.world, len(facts.ranks))
     if world < 2:
         return None
-    lost, without = facts.transfer_s, facts.step_s - facts.transfer_s
-    first = facts.ranks[0]
+    lost, first = facts.transfer_s, facts.ranks[0]
     wire = ring_bytes(first.sent_bytes, world)
+    # However quick the link, the CPU has to move the bytes.
+    without = facts.step_s - lost + min(lost, wire * facts.send_cpu)
     # Where nobody saw them arrive: some time between the first gradient and the end of the pass.
     under_way = first.sent_s or facts.part("backward") + lost
     rate = wire / under_way if under_way else 0.0

@@ -17,7 +17,7 @@ from stoker.errors import INTERRUPTED, STEPPED_ASIDE, StokerError
 from stoker.faults import reach
 from stoker.fleet.ranks import ELASTIC
 from stoker.measure.clocks import clock_of
-from stoker.measure.network import capacity
+from stoker.measure.network import sending
 from stoker.measure.spans import Spans
 from stoker.recipe.changes import Change
 from stoker.recipe.position import Timeline
@@ -145,7 +145,7 @@ def assemble(parts: Parts) -> Loop:
         patience_s=PATIENCE_SHARE * recipe.grace,
     )
     apart = ranks.world > ranks.local_world
-    link = capacity(ranks.world) if apart else None
+    link = sending(ranks.world) if apart else None
     announce(loop, run, parts.torn, parts.changed, rehearsed, parts.began_s, feeding.notes, link)
     if rehearsed:
         saves.set_interval(rehearsed.busy_s)

@@ -50,7 +50,7 @@ def announce(
     rehearsed: Rehearsed | None,
     began_s: float,
     feeding: list[str],
-    capacity: float | None,
+    link: tuple[float, float] | None,
 ) -> None:
     """The event that begins an attempt: where it starts, what follows from the recipe here."""
     recipe, timeline, ranks, state = loop.step.recipe, loop.timeline, loop.ranks, loop.state
@@ -72,7 +72,8 @@ def announce(
         rank=ranks.rank,
         world=ranks.world,
         local_world=ranks.local_world,
-        capacity=capacity,
+        capacity=link[0] if link else None,
+        send_cpu=link[1] if link else None,
         loading_threads=loop.loader.threads,
         best=state.best,
         torn=torn,

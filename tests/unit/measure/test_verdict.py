@@ -172,6 +172,10 @@ class TestExchange:
         assert "100 MB a step at 92 Mbit/s; the link can do 94" in verdict.evidence
         assert verdict.without_s == pytest.approx(sum(TRAINING.values()))
 
+    def test_moving_the_bytes_takes_the_cpu_its_time_on_any_link(self) -> None:
+        verdict = found(linked(rate=11.5e6, capacity=11.8e6, send_cpu=1e-9))
+        assert verdict.without_s == pytest.approx(sum(TRAINING.values()) + 0.1)
+
     def test_a_link_that_could_do_more_is_not_blamed(self) -> None:
         assert found(linked(rate=11.5e6, capacity=100e6)).limit == "exchange"
 
