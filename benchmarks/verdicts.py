@@ -2,7 +2,7 @@
 
     python benchmarks/verdicts.py [--write docs/verdict.md]
 
-Runs the rows of tests/chaos/verdicts.toml once each, and a few more that are no faults, and prints
+Runs the rows of tests/chaos/verdicts.toml once each, and one that is no fault, and prints
 the verdict on each; with --write also between the marks of a document. Twenty of each, counted:
 `pytest tests/chaos/test_verdicts.py --whole`.
 """
@@ -24,7 +24,6 @@ from stoker.data.pack import pack
 
 MORE = [
     Row("much exchanged", "exchange", [], flags="--model resnet9_w64 --batch-size 4", ranks=2),
-    Row("much evaluated", "evaluation", [], flags="--eval-every 1 --image-size 32", steps=400),
 ]
 BEGIN, END = "<!-- examples -->\n", "<!-- end of examples -->"
 
