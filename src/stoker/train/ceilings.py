@@ -8,7 +8,6 @@ says so; what does not fit into memory is refused with a sentence before it is t
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -86,11 +85,6 @@ class Together:
     @property
     def images_per_s(self) -> float:
         return self.batch_size / max(self.cost.wall_s, 1e-9)
-
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def precisions(recipe: Recipe, device: torch.device) -> list[str]:
@@ -186,11 +180,11 @@ class Synthetic:
         loaded, group = self.batch(images), 1
         if self.trial.ranks.device.type == "cuda":
             group = STEPS
-        began, used = time.perf_counter(), cpu_s()
+        began, used = time.perf_counter(), time.process_time()
         for _ in range(group):
             self.trial(loaded)
         self.trial.finish()
-        return Cost((time.perf_counter() - began) / group, (cpu_s() - used) / group)
+        return Cost((time.perf_counter() - began) / group, (time.process_time() - used) / group)
 
     def largest(self, seconds: float) -> int:
         """The batch to measure with: the recipe's, or the largest that leaves time for enough
@@ -275,7 +269,7 @@ def measure_together(
     batches = feeding.loader.batches(trial.step.timeline.batches())
     try:
         until = time.perf_counter() + seconds
-        began, used = time.perf_counter(), cpu_s()
+        began, used = time.perf_counter(), time.process_time()
         spans.lap()
         while began < until or len(costs) < first + STEPS:
             with spans("data"):
@@ -284,7 +278,7 @@ def measure_together(
             if (len(costs) + 1 - first) % STEPS == 0:
                 trial.finish()
             laps.append((spans.lap(shares_of(loaded.work)), loaded.work))
-            now, now_used = time.perf_counter(), cpu_s()
+            now, now_used = time.perf_counter(), time.process_time()
             costs.append(Cost(now - began, now_used - used))
             began, used = now, now_used
     finally:
