@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from samples import image_folder, picture
 from stoker.cli import main
 from stoker.errors import BAD_REQUEST, FINISHED, INTERRUPTED
+from waiting import until
 
 MANY = 600
 SHARD_IMAGES = 20
@@ -161,13 +161,6 @@ def parts_done(out: Path) -> int:
     return len(list((out / ".parts").glob("[!.]*.parquet")))
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 STOPS = {
     "ctrl-c": (os.killpg, signal.SIGINT, 2),
     "ctrl-c, no workers": (os.killpg, signal.SIGINT, 1),
@@ -184,7 +177,7 @@ def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(
     send, number, workers = STOPS[stop]
     out = tmp_path / "out"
     process = packer(many, out, workers)
-    wait_until(lambda: parts_done(out) >= 8 or process.poll() is not None)
+    until(lambda: parts_done(out) >= 8 or process.poll() is not None)
     send(process.pid, number)
     said, complained = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, complained

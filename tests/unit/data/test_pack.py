@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from stoker.data.encode import Storage
 from stoker.data.pack import pack
 from stoker.data.shard import ShardReport
 from stoker.errors import BadRequest, StokerError
+from waiting import until
 
 SHARD_IMAGES = 20
 
@@ -207,13 +207,6 @@ def parts_done(out: Path) -> int:
     return len(list((out / ".parts").glob("[!.]*.parquet")))
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return condition()
-
-
 KILLS = [
     # 7 shards of a tar and a part each, then two indices, the rejects and the description
     *[("os.rename", nth) for nth in (1, 2, 3, 4, 9, 14, 15, 16, 17, 18)],
@@ -253,14 +246,14 @@ class TestKilled:
         root, out = image_folder(tmp_path / "many", images=120), tmp_path / "out"
         whole = pack_small(root, tmp_path / "whole")
         process = packer(root, out, workers=2)
-        assert wait_until(lambda: parts_done(out) >= 1, 60)
+        until(lambda: parts_done(out) >= 1)
         workers = children_of(process.pid)
         assert len(workers) >= 2
         process.kill()
         process.wait(60)
         try:
             pack_small(root, out)
-            assert wait_until(lambda: not living(workers), 5)
+            until(lambda: not living(workers))
         finally:
             for worker in living(workers):
                 os.kill(int(worker), signal.SIGKILL)
@@ -269,7 +262,7 @@ class TestKilled:
 
 def killed_after(process: subprocess.Popen[bytes], out: Path, parts: int, delay_s: float) -> int:
     """Kill a pack and its workers soon after so many shards are done; the pack's exit code."""
-    wait_until(lambda: parts_done(out) >= parts or process.poll() is not None, 60)
+    until(lambda: parts_done(out) >= parts or process.poll() is not None)
     time.sleep(delay_s)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

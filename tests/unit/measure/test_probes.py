@@ -4,28 +4,17 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stoker.measure import probes
 from stoker.measure.probes import Sampler
 from stoker.measure.readings import Machine, Reading
+from waiting import until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux writes")
-
-
-def wait_for(what: Callable[[], Any], most_s: float = 60.0) -> Any:
-    end = time.monotonic() + most_s
-    while time.monotonic() < end:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it never came")
 
 
 def test_a_run_is_told_as_plain_data() -> None:
@@ -33,7 +22,7 @@ def test_a_run_is_told_as_plain_data() -> None:
     sampler.begin()
     sampler.begin()
     assert [t.name for t in threading.enumerate()].count("stoker-probes") == 1
-    wait_for(lambda: len(sampler._late_s) > 3)
+    until(lambda: len(sampler._late_s) > 3)
     told = json.loads(json.dumps(sampler.take()))
     sampler.close()
     sampler.close()
@@ -50,7 +39,7 @@ def test_each_take_begins_where_the_last_one_ended() -> None:
     sampler.begin()
     takes = []
     for _ in range(5):
-        wait_for(lambda: len(sampler._looks) > 2)
+        until(lambda: len(sampler._looks) > 2)
         takes.append(sampler.take()["seconds"])
     sampler.close()
     assert all(takes)
@@ -62,7 +51,7 @@ def test_each_take_begins_where_the_last_one_ended() -> None:
 def test_closing_looks_a_last_time() -> None:
     sampler = Sampler(every_s=3600.0)
     sampler.begin()
-    wait_for(lambda: sampler._base)
+    until(lambda: sampler._base)
     assert sampler.take() == {"seconds": 0.0}
     sampler.close()
     assert sampler.take()["seconds"] > 0
@@ -89,7 +78,7 @@ def test_a_thread_that_spins_is_named() -> None:
     sampler = Sampler(every_s=0.05)
     sampler.begin()
     try:
-        wait_for(lambda: len(sampler._scans) > 1)
+        until(lambda: len(sampler._scans) > 1)
         time.sleep(0.5)
     finally:
         sampler.close()
@@ -122,7 +111,7 @@ def test_a_failure_inside_leaves_a_note_and_nothing_else(
     monkeypatch.setattr(probes, "Machine", Failing)
     sampler = Sampler(every_s=0.02)
     sampler.begin()
-    wait_for(lambda: sampler._failed)
+    until(lambda: sampler._failed)
     told = sampler.take()
     assert told["failed"] == "ValueError: no more"
     assert told["seconds"] > 0
@@ -149,7 +138,7 @@ def test_a_machine_that_tells_nothing_is_no_failure(
     monkeypatch.setattr(probes, "Machine", partial(Machine, none, none, none))
     sampler = Sampler(every_s=0.02)
     sampler.begin()
-    wait_for(lambda: len(sampler._looks) > 1)
+    until(lambda: len(sampler._looks) > 1)
     sampler.close()
     told = sampler.take()
     assert {"seconds", "cpu", "lock"} <= set(told)
@@ -161,9 +150,9 @@ def test_what_nobody_takes_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = Sampler(every_s=0.01)
     began = time.monotonic()
     sampler.begin()
-    wait_for(lambda: len(sampler._looks) == 3)
+    until(lambda: len(sampler._looks) == 3)
     first = sampler._looks[0]
-    wait_for(lambda: sampler._looks[0].at_s > first.at_s + 0.1)
+    until(lambda: sampler._looks[0].at_s > first.at_s + 0.1)
     sampler.close()
     assert len(sampler._looks) == 3
     assert 0.1 < sampler.take()["seconds"] <= time.monotonic() - began
