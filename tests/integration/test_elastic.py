@@ -56,8 +56,10 @@ class Site:
     def run(self) -> Run:
         return Run(self.folder / "run")
 
-    def start(self, number: int, *more: str) -> subprocess.Popen[str]:
+    def start(self, number: int, *more: str, yes: bool = True) -> subprocess.Popen[str]:
+        """Launch a node; steps as small as these wait for any network."""
         words = [*TRAIN, "--rendezvous", f"{self.machines[self.host].address}:29400", *more]
+        words += ["--yes"] if yes else []
         machine = self.machines[number]
         return machine.start(words, self.folder, self.folder / f"{machine.name}.out")
 
@@ -220,3 +222,22 @@ def test_a_node_is_told_to_leave_and_nothing_listens_to_strangers(
     assert starts[1]["step"] == next(
         event["step"] for event in site.run.attempt_events(1) if event["kind"] == "end"
     ), "all that was done before somebody left is saved"
+
+
+def test_a_network_that_is_too_slow_is_asked_about_first(site: Site) -> None:
+    """Nothing is trained before somebody has said yes, and a run that goes on is not asked."""
+    for machine in site.machines:
+        machine.rate("10mbit")
+    flags = ("--nodes", "2", "--model", "resnet9_w16", "--epochs", "1", "--eval-every", "1")
+    launchers = site.start(0, *flags, yes=False), site.start(1, *flags, yes=False)
+    assert site.finish(*launchers) == [2, 2], site.everything()
+    for number in range(2):
+        printed = " ".join(site.printed(number).split())
+        assert printed.count("looks like a 10 Mbit/s port") == 1
+        assert "--yes trains all the same" in printed
+        assert "Traceback" not in printed
+    assert not site.run.steps()
+
+    launchers = site.start(0, *flags), site.start(1, *flags)
+    assert site.finish(*launchers) == [0, 0], site.everything()
+    assert len(list(site.run.steps())) == IMAGES / BATCH

@@ -61,6 +61,11 @@ def parser() -> Parser:
         metavar="HOST:PORT",
         help="where the nodes meet: an address of one of them, and a free port there",
     )
+    made.add_argument(
+        "--yes",
+        action="store_true",
+        help="begin also where the network between nodes would take more than a fifth of each step",
+    )
     add_recipe_flags(made)
     return made
 
@@ -93,7 +98,7 @@ def run(words: Sequence[str]) -> int:
             return launch_elastic(parsed.ranks, words, data, run, stop, *meeting)
         return launch(parsed.ranks, words, data, run, stop)
     try:
-        outcome = train_here(data, resolved, path, stop, allowed)
+        outcome = train_here(data, resolved, path, stop, allowed, parsed.yes)
         code = STEPPED_ASIDE if outcome == "interrupted" and stop.aside else OUTCOMES[outcome]
     except StokerError as error:
         if not hangs():
@@ -144,7 +149,12 @@ def default_run(data: Path, fingerprint: str, resolved: Resolved) -> Path:
 
 
 def train_here(
-    data: Path, resolved: Resolved, path: Path, stop: StopWish, allowed: Sequence[str]
+    data: Path,
+    resolved: Resolved,
+    path: Path,
+    stop: StopWish,
+    allowed: Sequence[str],
+    yes: bool,
 ) -> str:
     """Train in this process; rank 0 talks."""
     from stoker.show.console import console_for
@@ -157,7 +167,7 @@ def train_here(
     from stoker.train.session import train
 
     with naming_lost_peers(Run(path)):
-        return train(data, resolved, path, listeners, stop, allowed)
+        return train(data, resolved, path, listeners, stop, allowed, yes)
 
 
 def launch(ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopWish) -> int:

@@ -51,6 +51,11 @@ def port_for(rate: float) -> int | None:
     return next((port for port in PORTS_MBIT if rate <= 0.9 * port), None)
 
 
+def port_words(mbit: int) -> str:
+    """100 Mbit/s, 2.5 Gbit/s."""
+    return f"{mbit / 1000:g} Gbit/s" if mbit >= 1000 else f"{mbit} Mbit/s"
+
+
 def exposed_s(exchange_s: float, compute_s: float) -> float:
     """Seconds of the exchange that nothing can hide, of a step that computes for so long."""
     return max(0.0, exchange_s - BACKWARD * compute_s)

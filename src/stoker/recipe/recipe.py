@@ -68,7 +68,10 @@ class Recipe:
     lr_base: float = key(0.1, "learning rate for a batch of --lr-base-size", above=0)
     lr_base_size: int = key(256, "batch size that --lr-base is meant for", at_least=1)
     lr_base_scale: str = key(
-        "linear", "how the learning rate follows the batch size", choices=("linear", "sqrt")
+        "linear",
+        "how the learning rate follows the batch size",
+        choices=("linear", "sqrt"),
+        rare=True,
     )
     scheduler: str = key(
         "cosine",

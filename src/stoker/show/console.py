@@ -193,7 +193,8 @@ class PlainConsole:
         elif kind == "end":
             if event["outcome"] == "finished" and self._verdict:
                 self.say(self._verdict[0])
-            self.say(end_line(event, self._run))
+            if event["outcome"] != "refused":  # whoever asked is told why, once, by the verb
+                self.say(end_line(event, self._run))
 
     def _judged(self, event: Event) -> None:
         """What binds the run is said in mid-run where it is news."""

@@ -12,6 +12,7 @@ from stoker.measure.ports import (
     exposed_share,
     images_ceiling,
     port_for,
+    port_words,
     ring_bytes,
 )
 from stoker.show.words import plural, size
@@ -141,8 +142,3 @@ def short(seconds: float) -> str:
     if seconds < 0.1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def port_words(mbit: int) -> str:
-    """100 Mbit/s, 2.5 Gbit/s."""
-    return f"{mbit / 1000:g} Gbit/s" if mbit >= 1000 else f"{mbit} Mbit/s"

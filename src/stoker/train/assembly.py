@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from stoker.data.chance import seed_of
-from stoker.errors import INTERRUPTED, STEPPED_ASIDE, StokerError
+from stoker.errors import INTERRUPTED, STEPPED_ASIDE, BadRequest, StokerError
 from stoker.faults import reach
 from stoker.fleet.ranks import ELASTIC
 from stoker.measure.clocks import clock_of
@@ -34,6 +34,7 @@ from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, bounded, 
 from stoker.train.device import input_maker
 from stoker.train.feeding import Prepared, feed
 from stoker.train.loop import Loop
+from stoker.train.preflight import too_slow
 from stoker.train.ranks import Ranks
 from stoker.train.record import announce, usage_facts
 from stoker.train.saves import Saves
@@ -74,6 +75,8 @@ class Parts:
     reader: Reader | None = None
     began_s: float = 0.0
     """When in the life of this process the attempt began."""
+    yes: bool = False
+    """Train also where the network is too slow for it."""
 
     def __post_init__(self) -> None:
         keep = self.prepared.recipe.keep_checkpoints
@@ -117,6 +120,9 @@ def assemble(parts: Parts) -> Loop:
         wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
     to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last)
     step = Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
+    link = sending(ranks.world) if ranks.world > ranks.local_world else None
+    if link and state.step == 0 and not parts.yes and (words := too_slow(step, *link)):
+        raise BadRequest(words)
     chance = math.log(max(len(prepared.dataset.classes), 2))
     after_warm_up = timeline.stretches[0].first_step + warmup_steps(recipe, timeline)
     watched = recipe.on_divergence != "off"
@@ -144,8 +150,6 @@ def assemble(parts: Parts) -> Loop:
         watch=Watch(run, parts.attempt, events, step),
         patience_s=PATIENCE_SHARE * recipe.grace,
     )
-    apart = ranks.world > ranks.local_world
-    link = sending(ranks.world) if apart else None
     announce(loop, run, parts.torn, parts.changed, rehearsed, parts.began_s, feeding.notes, link)
     if rehearsed:
         saves.set_interval(rehearsed.busy_s)

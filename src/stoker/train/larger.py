@@ -7,10 +7,12 @@ each step seeds its own chance: the run goes on as if nothing had been tried.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stoker.measure.facts import LARGER
 from stoker.train.footprint import kept_bytes
@@ -26,8 +28,7 @@ def larger_batch(step: Step, room: int) -> tuple[float, float] | None:
     many; None where these would take more than half of the room that is left in memory."""
     assert step.loaded is not None
     model = step.state.model
-    before = [buffer.clone() for buffer in model.buffers()]
-    try:
+    with untouched(model):
         few = step.to_input(step.loaded.images)
         if LARGER * kept_bytes(model, few) > room // 2:
             return None
@@ -42,11 +43,19 @@ def larger_batch(step: Step, room: int) -> tuple[float, float] | None:
                 if trial:  # the first chooses kernels
                     took[number].append(seconds)
         return median(took[0]), median(took[1])
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Put back what passes over a network change in it."""
+    before = [buffer.clone() for buffer in model.buffers()]
+    try:
+        yield
     finally:
         with torch.no_grad():
             for buffer, kept in zip(model.buffers(), before, strict=True):
                 buffer.copy_(kept)
-        if step.ranks.device.type == "cuda":
+        if next(model.parameters()).is_cuda:
             torch.cuda.empty_cache()
 
 

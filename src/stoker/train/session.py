@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from stoker.data.index import Dataset
-from stoker.errors import Interrupted
+from stoker.errors import BadRequest, Interrupted
 from stoker.fleet.ranks import BEGAN, ELASTIC
 from stoker.measure.machine import seconds_since_start
 from stoker.recipe.changes import CONSENT, Change
@@ -40,7 +40,7 @@ from stoker.train.ranks import Ranks
 from stoker.train.record import record_of
 
 FINISHED, STOPPED = "finished", "interrupted"
-TROUBLED = "rolled back"
+TROUBLED, FAILED, REFUSED = "rolled back", "failed", "refused"
 LOCK_PATIENCE_S = {False: 10.0, True: 45.0}
 """By whether the run is elastic: then a node that is cut off may hold the lock until it notices."""
 
@@ -52,8 +52,10 @@ def train(
     listeners: tuple[Listener, ...] = (),
     stop: StopWish | None = None,
     allowed: Collection[str] = (),
+    yes: bool = False,
 ) -> str:
-    """Train until the run is finished or somebody wishes it to stop; says which."""
+    """Train until the run is finished or somebody wishes it to stop; says which. `yes`: also over
+    a network that is too slow for it."""
     stop = StopWish() if stop is None else stop
     run, recipe, dataset = Run(run_path), resolved.recipe, Dataset(data)
     with ExitStack() as leaving:
@@ -76,7 +78,7 @@ def train(
         while True:
             attempt = ranks.from_first(run.new_attempt() if ranks.first else 0)
             events = Events(run.events_path(attempt, ranks.rank), listeners if ranks.first else ())
-            parts = Parts(prepared, run, ranks, events, stop, attempt, changed, reader, began)
+            parts = Parts(prepared, run, ranks, events, stop, attempt, changed, reader, began, yes)
             settle_changes(parts, resolved)
             trouble = attend(parts)
             if isinstance(trouble, str):
@@ -148,7 +150,7 @@ def attend(parts: Parts) -> str | Trouble:
             with naming_lost_peers(parts.run, parts.attempt, events):
                 mend(trouble, loop, parts)
         except BaseException as error:
-            note_end(events, loop, "failed", str(error))
+            note_end(events, loop, FAILED, str(error))
             raise
         note_end(events, loop, TROUBLED, str(trouble))
         trouble.__traceback__ = None  # it would keep all tensors of the step alive
@@ -156,8 +158,11 @@ def attend(parts: Parts) -> str | Trouble:
     except Interrupted as error:
         note_end(events, loop, STOPPED, str(error), saved=False)
         raise
+    except BadRequest as error:
+        note_end(events, loop, REFUSED, str(error))
+        raise
     except BaseException as error:
-        note_end(events, loop, "failed", f"{type(error).__name__}: {error}")
+        note_end(events, loop, FAILED, f"{type(error).__name__}: {error}")
         raise
     finally:
         if loop is not None:
@@ -211,11 +216,11 @@ def mend(trouble: Trouble, loop: Loop, parts: Parts) -> None:
 def note_end(
     events: Events, loop: Loop | None, outcome: str, reason: str | None, *, saved: bool = True
 ) -> None:
-    facts: dict[str, Any] = {"parts": {}, "saved": saved and outcome != "failed"}
+    facts: dict[str, Any] = {"parts": {}, "saved": saved and outcome not in (FAILED, REFUSED)}
     if loop is not None:
         state = loop.state
         facts |= {"position": state.position, "step": state.step, "best": state.best}
-        if outcome != "failed" or loop.ranks.device.type == "cpu":
+        if outcome != FAILED or loop.ranks.device.type == "cpu":
             # After a failure the device may not answer any more.
             loop.log.flush()
             if outcome in (FINISHED, STOPPED):

@@ -267,6 +267,10 @@ class TestEnd:
         PlainConsole("runs/one", stream=stream)(event)
         assert stream.getvalue() == line + "\n"
 
+    def test_a_refusal_is_told_by_the_verb(self, stream: io.StringIO) -> None:
+        PlainConsole("runs/one", stream=stream)(end("refused", reason="the network is too slow"))
+        assert stream.getvalue() == ""
+
 
 class Terminal(io.StringIO):
     """Where somebody watches."""
