@@ -217,7 +217,7 @@ class TestSaving:
             """Takes its time to be written."""
 
             def __reduce__(self) -> tuple[Any, ...]:
-                assert go_on.wait(30)
+                assert go_on.wait(300)
                 return OrderedDict, ()
 
         checkpoints = Checkpoints(tmp_path)

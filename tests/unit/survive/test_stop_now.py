@@ -17,10 +17,10 @@ from waiting import until
 class TestAfter:
     def test_the_wish_comes_when_the_time_is_over(self) -> None:
         wish = StopWish()
-        wish.after(2)
-        assert not wish
-        assert wish.reason is None
+        began = time.monotonic()
+        wish.after(0.5)
         until(lambda: bool(wish))
+        assert time.monotonic() - began >= 0.5
         assert wish.reason == "its time limit"
 
     def test_no_time_left_is_a_wish_at_once(self) -> None:
@@ -31,8 +31,11 @@ class TestAfter:
     def test_who_wished_before_is_the_reason(self) -> None:
         wish = StopWish()
         wish.wish("SIGTERM")
+        before = threading.enumerate()
         wish.after(0)
-        time.sleep(0.05)
+        for timer in threading.enumerate():
+            if timer not in before:
+                timer.join(60)
         assert wish
         assert wish.reason == "SIGTERM"
 
@@ -45,11 +48,10 @@ class TestAtOnce:
     def test_a_signal_breaks_off_what_is_being_done(
         self, wish: StopWish, number: signal.Signals
     ) -> None:
-        began = time.monotonic()
         with pytest.raises(StopNow), wish.at_once():
             os.kill(os.getpid(), number)
-            time.sleep(30)
-        assert time.monotonic() - began < 10
+            time.sleep(60)
+            pytest.fail("was not broken off")
         assert wish.reason == number.name
 
     def test_so_does_a_wish_of_another_thread(self, wish: StopWish) -> None:
@@ -58,12 +60,11 @@ class TestAtOnce:
             wish.wish("spot notice")
 
         thread = threading.Thread(target=watch)
-        began = time.monotonic()
         with pytest.raises(StopNow), wish.at_once():
             thread.start()
-            time.sleep(30)
+            time.sleep(60)
+            pytest.fail("was not broken off")
         thread.join()
-        assert time.monotonic() - began < 10
         assert wish.reason == "spot notice"
 
     def test_a_wish_that_came_before_lets_nothing_begin(self, wish: StopWish) -> None:
@@ -117,7 +118,7 @@ class TestAfterwards:
         except ValueError:
             pass
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.05)
+        until(lambda: bool(wish))
         assert wish.reason == "SIGTERM"
 
     def test_a_wish_of_another_thread_sends_no_signal(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from stoker.fleet.local import STOP_SIGNALS as SIGNALS
 from stoker.survive.stopping import StopWish
+from waiting import until
 
 NAMES = ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]
 
@@ -18,9 +19,7 @@ NAMES = ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]
 def send(name: str, wish: StopWish) -> None:
     """Send this process a signal and wait until it has arrived."""
     os.kill(os.getpid(), signal.Signals[name])
-    give_up = time.monotonic() + 5
-    while not wish and time.monotonic() < give_up:
-        time.sleep(0.01)
+    until(lambda: bool(wish))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,7 +60,7 @@ def test_release_gives_the_signals_back() -> None:
         wish.release()
         assert all(signal.getsignal(number) is mine for number in SIGNALS)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.05)
+        until(lambda: caught)
         assert caught == [signal.SIGTERM]
         assert not wish
     finally:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stoker.survive import watchdog
-from stoker.survive.watchdog import Standing, Watchdog, odd_one_out, stacks
+from stoker.survive.watchdog import Standing, Watchdog, bounded, odd_one_out, stacks
+from waiting import until
 
-AFTER_S = 0.3
+AFTER_S, LONG_S = 4.0, 5.0
 
 
 def standing(
@@ -65,6 +68,33 @@ def test_the_odd_one_is_named(standings: list[Standing], world: int, expected: s
     assert odd_one_out(standings, world) == expected
 
 
+class Clock:
+    """Stands still until told to move; knows how often it was looked at by whoever watches."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.looks = 0
+
+    def __call__(self) -> float:
+        if threading.current_thread() is not threading.main_thread():
+            self.looks += 1
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        """Time passes, and whoever watches has seen that."""
+        self.now += seconds
+        # A look that began before may have missed it; the next one begins when that has ended.
+        before = self.looks
+        until(lambda: self.looks >= before + 2)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=made))
+    return made
+
+
 class Watched:
     """A rank under watch, and all that was said about it."""
 
@@ -90,104 +120,126 @@ class Watched:
         self.given_up.append(words)
         self.dog.close()
 
-    def beat_for(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self.dog.beat()
-            time.sleep(0.02)
+
+class Pack:
+    """Everybody who watches, by one clock."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder, self.clock = folder, clock
+        self.begun: list[Watched] = []
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self, **facts: Any) -> Watched:
+        before = threading.enumerate()
+        self.begun.append(Watched(self.folder, **facts))
+        self.begun[-1].dog.begin()
+        self.threads += [each for each in threading.enumerate() if each not in before]
+        return self.begun[-1]
+
+    def steps(self, number: int = 8, each_s: float = 0.1) -> None:
+        for _ in range(number):
+            self.clock.pass_by(each_s)
+            for each in self.begun:
+                each.dog.beat()
+
+    def close(self) -> None:
+        for each in self.begun:
+            each.dog.close()
+        for thread in self.threads:
+            thread.join(60)
 
 
 @pytest.fixture
-def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Watched]]:
-    """Somebody who watches, quicker than in a real run."""
-    monkeypatch.setattr(watchdog, "POLL_S", 0.02)
+def watch(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pack]:
+    """Somebody who watches, quicker than in a real run, and who waits for a slow disk."""
+    monkeypatch.setattr(watchdog, "POLL_S", 0.005)
     monkeypatch.setattr(watchdog, "GATHER_S", 0.05)
-    monkeypatch.setattr(watchdog, "FIRST_STEP_S", 0.6)
-    begun: list[Watched] = []
-
-    def begin(**facts: Any) -> Watched:
-        begun.append(Watched(tmp_path, **facts))
-        begun[-1].dog.begin()
-        return begun[-1]
-
-    yield begin
-    for each in begun:
-        each.dog.close()
-
-
-def soon(condition: Callable[[], object], within_s: float = 10.0) -> bool:
-    until = time.monotonic() + within_s
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.02)
-    return bool(condition())
+    monkeypatch.setattr(watchdog, "bounded", partial(bounded, seconds=60))
+    pack = Pack(tmp_path, clock)
+    yield pack
+    pack.close()
 
 
 class TestStall:
-    def test_it_is_told_with_the_place_of_the_stacks(self, watch: Callable[..., Watched]) -> None:
+    def test_it_is_told_with_the_place_of_the_stacks(self, watch: Pack, clock: Clock) -> None:
         watched = watch()
-        watched.beat_for(0.2)
-        assert soon(lambda: watched.said)
+        watch.steps()
+        assert watched.said == []
+        clock.pass_by(LONG_S)
+        until(lambda: watched.said)
         assert watched.said[0] == (
-            "no step for 0 s: rank 0 on host0 is in 'forward' of step 7; "
+            "no step for 5 s: rank 0 on host0 is in 'forward' of step 7; "
             f"stacks in {watched.folder}"
         )
         assert watched.dog.seen[0] in watched.said[0]
 
-    def test_nothing_is_told_while_steps_come(self, watch: Callable[..., Watched]) -> None:
+    def test_nothing_is_told_while_steps_come(self, watch: Pack) -> None:
         watched = watch()
-        watched.beat_for(1.5)
+        watch.steps(50, each_s=AFTER_S / 2)
         assert watched.said == watched.dog.seen == []
         assert list(watched.folder.iterdir()) == []
 
-    def test_the_first_step_may_take_its_time(self, watch: Callable[..., Watched]) -> None:
+    def test_the_first_step_may_take_its_time(self, watch: Pack, clock: Clock) -> None:
         watched = watch()
-        began = time.monotonic()
-        assert soon(lambda: watched.said)
-        assert time.monotonic() - began >= 0.6
+        clock.pass_by(watchdog.FIRST_STEP_S - 1)
+        assert watched.said == []
+        clock.pass_by(2)
+        until(lambda: watched.said)
 
-    def test_it_is_told_again_ever_later(self, watch: Callable[..., Watched]) -> None:
+    def test_it_is_told_again_ever_later(self, watch: Pack, clock: Clock) -> None:
         watched = watch()
-        watched.beat_for(0.2)
-        assert soon(lambda: len(watched.dog.seen) >= 3)
+        watch.steps()
+        clock.pass_by(0.1)
+        for reports in range(3):
+            clock.pass_by(AFTER_S - 0.2)
+            assert len(watched.dog.seen) == reports
+            clock.pass_by(0.2)
+            until(lambda reports=reports: len(watched.dog.seen) == reports + 1)
         assert watched.given_up == []
 
-    def test_nothing_more_is_told_after_the_end(self, watch: Callable[..., Watched]) -> None:
+    def test_nothing_more_is_told_after_the_end(self, watch: Pack, clock: Clock) -> None:
         watched = watch()
-        watched.beat_for(0.1)
-        watched.dog.close()
-        time.sleep(0.8)
+        watch.steps()
+        watch.close()
+        clock.now += 100 * LONG_S
+        assert not any(thread.is_alive() for thread in watch.threads)
         assert watched.said == []
 
-    def test_after_many_it_gives_up_with_the_same_words(
-        self, watch: Callable[..., Watched]
-    ) -> None:
+    def test_after_many_it_gives_up_with_the_same_words(self, watch: Pack, clock: Clock) -> None:
         watched = watch(patience=2)
-        watched.beat_for(0.2)
-        assert soon(lambda: watched.given_up)
+        watch.steps()
+        clock.pass_by(LONG_S)
+        until(lambda: watched.said)
+        assert watched.given_up == []
+        clock.now += LONG_S
+        until(lambda: watched.given_up)
         assert len(watched.dog.seen) == 2
         assert watched.given_up == [watched.dog.seen[1]]
 
-    def test_a_step_in_between_calms_it(self, watch: Callable[..., Watched]) -> None:
+    def test_a_step_in_between_calms_it(self, watch: Pack, clock: Clock) -> None:
         watched = watch(patience=2)
-        for _ in range(3):
-            watched.beat_for(0.3)
-            reports = len(watched.dog.seen)
-            assert soon(lambda reports=reports: len(watched.dog.seen) > reports)
-        watched.beat_for(0.1)
+        for reports in range(1, 4):
+            watch.steps()
+            clock.pass_by(LONG_S)
+            until(lambda reports=reports: len(watched.dog.seen) == reports)
+        watch.steps()
         assert watched.given_up == []
 
-    def test_the_stacks_name_the_function_that_hangs(self, watch: Callable[..., Watched]) -> None:
-        over = threading.Event()
+    def test_the_stacks_name_the_function_that_hangs(self, watch: Pack, clock: Clock) -> None:
+        hangs, over = threading.Event(), threading.Event()
 
         def waits_for_a_disk_that_is_gone() -> None:
-            over.wait(30)
+            hangs.set()
+            over.wait(300)
 
         watched = watch()
-        watched.beat_for(0.1)
+        watch.steps()
         hanging = threading.Thread(target=waits_for_a_disk_that_is_gone, name="reader")
         hanging.start()
         try:
-            assert soon(lambda: watched.said)
+            assert hangs.wait(60)
+            clock.pass_by(LONG_S)
+            until(lambda: watched.said)
         finally:
             over.set()
             hanging.join()
@@ -200,46 +252,40 @@ class TestStall:
 
 class TestManyRanks:
     def test_who_is_behind_is_named_from_what_the_others_left(
-        self, watch: Callable[..., Watched], tmp_path: Path
+        self, watch: Pack, clock: Clock, tmp_path: Path
     ) -> None:
         watched = watch(world=2)
-        watched.beat_for(0.2)
-        late = standing(1, phase="data", time=time.time() + 60)
+        watch.steps()
+        late = standing(1, phase="data", time=time.time() + 600)
         (tmp_path / "stall-rank1.json").write_text(json.dumps(asdict(late)))
-        assert soon(lambda: watched.said)
+        clock.pass_by(LONG_S)
+        until(lambda: watched.said)
         assert (
             "rank 1 on host1 is in 'data' of step 7; the others are further, in forward"
         ) in watched.said[0]
 
     def test_what_was_left_long_ago_or_is_torn_is_no_sign(
-        self, watch: Callable[..., Watched], tmp_path: Path
+        self, watch: Pack, clock: Clock, tmp_path: Path
     ) -> None:
         (tmp_path / "stall-rank1.json").write_text(json.dumps(asdict(standing(1, time=1.0))))
         (tmp_path / "stall-rank2.json").write_text('{"rank": 2, "ti')
         watched = watch(world=3)
-        watched.beat_for(0.2)
-        assert soon(lambda: watched.said)
+        watch.steps()
+        clock.pass_by(LONG_S)
+        until(lambda: watched.said)
         assert "rank 1, rank 2 left no sign" in watched.said[0]
 
-    def test_only_rank_0_speaks_and_all_leave_word(self, watch: Callable[..., Watched]) -> None:
+    def test_only_rank_0_speaks_and_all_leave_word(self, watch: Pack, clock: Clock) -> None:
         one, other = watch(rank=0, world=2), watch(rank=1, world=2)
-        for _ in range(10):
-            one.dog.beat()
-            other.dog.beat()
-            time.sleep(0.02)
-        assert soon(lambda: one.said and other.dog.seen)
+        watch.steps()
+        clock.now += LONG_S
+        until(lambda: one.said and other.dog.seen)
         assert other.said == []
         names = sorted(path.name for path in one.folder.iterdir())
         assert names == ["stall-rank0.json", "stall-rank1.json"]
 
 
 class TestLimit:
-    @pytest.fixture
-    def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-        now = [100.0]
-        monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
-        return now
-
     @pytest.mark.parametrize(
         ("paces", "limit"),
         [
@@ -251,23 +297,23 @@ class TestLimit:
         ],
     )
     def test_it_is_five_times_the_usual_step(
-        self, tmp_path: Path, clock: list[float], paces: list[float], limit: float
+        self, tmp_path: Path, clock: Clock, paces: list[float], limit: float
     ) -> None:
         dog = Watched(tmp_path).dog
         dog.beat()
         for pace in paces:
-            clock[0] += pace
+            clock.now += pace
             dog.beat()
         assert dog.limit_s == pytest.approx(limit)
 
     def test_before_two_beats_it_is_that_of_the_first_step(
-        self, tmp_path: Path, clock: list[float]
+        self, tmp_path: Path, clock: Clock
     ) -> None:
         dog = Watched(tmp_path).dog
         assert dog.limit_s == watchdog.FIRST_STEP_S
-        clock[0] += 300
+        clock.now += 300
         dog.beat()
         assert dog.limit_s == watchdog.FIRST_STEP_S
-        clock[0] += 1
+        clock.now += 1
         dog.beat()
         assert dog.limit_s == pytest.approx(5.0)
