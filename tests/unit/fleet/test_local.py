@@ -27,7 +27,7 @@ def test_several_workers_are_other_processes() -> None:
     assert 1 <= len(pids) <= 2
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_worker_that_is_killed_is_an_error_not_a_wait() -> None:
     with pytest.raises(StokerError, match="worker process died") as error:
         list(map_tasks(signal.raise_signal, [0, 0, signal.SIGKILL, *[0] * 20], 2))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from ports import free_port
+
 NAP_S = 1.0
-ROUNDS = 3
+ROUNDS = 5
 WIDTH, LAYERS = 512, 4
 GRADIENT_BYTES = LAYERS * (WIDTH * WIDTH + WIDTH) * 4
 
@@ -119,12 +120,6 @@ print(json.dumps(said))
 """
 
 
-def free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
-
-
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """What real ranks said; the last of them is slow where one has to be."""
@@ -147,7 +142,7 @@ def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
         for rank in range(world)
     ]
     try:
-        said = [process.communicate(timeout=180)[0] for process in processes]
+        said = [process.communicate(timeout=300)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from ports import free_port
 from stoker.train.model import ResNet9
 from stoker.train.ranks import Agreement, Ranks
 
@@ -107,12 +107,6 @@ print(json.dumps(said))
 """
 
 
-def free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def two() -> list[dict[str, Any]]:
     """What two real ranks said."""
@@ -134,7 +128,7 @@ def two() -> list[dict[str, Any]]:
         for rank in range(2)
     ]
     try:
-        said = [process.communicate(timeout=120)[0] for process in processes]
+        said = [process.communicate(timeout=300)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
