@@ -20,6 +20,7 @@ import pytest
 
 from stoker import faults
 from stoker.faults import VARIABLE, at_step, reach
+from waiting import until
 
 Arm = Callable[..., None]
 FULL = {"fault": "full", "at": "here"}
@@ -185,7 +186,7 @@ class TestWhat:
         try:
             arm({"fault": "term", "at": "here"})
             assert reach("here", "value") == "value"
-            time.sleep(0.01)
+            until(lambda: caught)
         finally:
             signal.signal(signal.SIGTERM, before)
         assert caught == [signal.SIGTERM]
@@ -220,7 +221,7 @@ class TestWhat:
         (hog,) = [thread for thread in threading.enumerate() if thread.name == "hog"]
         assert hog.is_alive()
         faults.at_step(3)
-        hog.join(10)
+        hog.join(60)
         assert not hog.is_alive()
 
     def test_every_happening_is_tried_here(self) -> None:
@@ -230,10 +231,10 @@ class TestWhat:
 
 def test_passing_a_place_costs_next_to_nothing(arm: Arm) -> None:
     arm()
-    turns, quickest = 20_000, math.inf
-    for _ in range(5):
-        began = time.perf_counter()
+    turns, quickest = 2000, math.inf
+    for _ in range(50):
+        began = time.thread_time()
         for _ in range(turns):
             reach("here")
-        quickest = min(quickest, (time.perf_counter() - began) / turns)
+        quickest = min(quickest, (time.thread_time() - began) / turns)
     assert quickest < 3e-6

@@ -261,7 +261,7 @@ time.sleep(float(sys.argv[2]))
 
 
 @contextlib.contextmanager
-def holder(run: Run, seconds: float = 60) -> Iterator[subprocess.Popen[str]]:
+def holder(run: Run, seconds: float = 300) -> Iterator[subprocess.Popen[str]]:
     """Another process that trains the run."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(run.path), str(seconds)], stdout=subprocess.PIPE, text=True
@@ -284,13 +284,13 @@ class TestLock:
     def test_a_kill_frees_it(self, run: Run) -> None:
         with holder(run) as process:
             process.kill()
-            process.wait(10)
+            process.wait(60)
             run.lock(patience_s=0)
         run.unlock()
 
     def test_it_waits_for_one_that_is_about_to_end(self, run: Run) -> None:
         with holder(run, seconds=0.5):
-            run.lock(patience_s=30)
+            run.lock(patience_s=120)
         run.unlock()
 
     def test_after_the_first_is_done_the_next_is_named(self, run: Run) -> None:
@@ -308,7 +308,7 @@ class TestLock:
             assert run.is_running
             assert process.poll() is None
             process.kill()
-            process.wait(10)
+            process.wait(60)
             assert not run.is_running
         run.lock(patience_s=0)
         assert Run(run.path).is_running

@@ -61,7 +61,7 @@ def loaded_by(words: list[str]) -> tuple[int, set[str]]:
 @pytest.mark.parametrize("words", ["--help", "train --help", "train --epochz 3 x", "trian x"])
 def test_an_answer_takes_less_than_half_a_second(words: str) -> None:
     taken = []
-    for _ in range(3):
+    for _ in range(10):
         began = time.perf_counter()
         assert stoker_process(*words.split()).returncode == ANSWERS[words]
         taken.append(time.perf_counter() - began)

@@ -17,6 +17,7 @@ from samples import image_folder
 from stoker.cli import main
 from stoker.data.pack import pack
 from stoker.errors import FAILED, FINISHED, INTERRUPTED
+from waiting import until
 
 OK = r"OK: 26 images in 4 shards, all hashes hold \(\d+\.\d s, [\d.]+ [kMG]?B/s\)"
 
@@ -94,8 +95,7 @@ def test_a_stop_is_answered_in_one_line(packed: Path, number: signal.Signals) ->
     os.truncate(shard, 1 << 40)  # a hole: nothing on disk, and much to read
     command = [sys.executable, "-m", "stoker", "verify", str(packed)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while f"{shard}" not in open_files(process.pid):
-        assert process.poll() is None
+    until(lambda: process.poll() is not None or f"{shard}" in open_files(process.pid))
     process.send_signal(number)
     said, complained = process.communicate(timeout=60)
     assert (process.returncode, said) == (INTERRUPTED, "")

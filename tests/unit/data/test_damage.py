@@ -113,7 +113,7 @@ def shown_in_time(packed: Path, epochs: range) -> Shown:
     came: list[Shown] = []
     work = threading.Thread(target=lambda: came.append(shown(packed, epochs=epochs)), daemon=True)
     work.start()
-    work.join(40)
+    work.join(300)
     assert came, "a stand-in is looked for without end"
     return came[0]
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -240,11 +241,18 @@ class TestNotUsedAgain:
 
 class TestNotKept:
     @pytest.mark.parametrize("below", ["", "train", "train/class0/more"])
-    def test_a_folder_that_was_changed_just_now(self, root: Path, cache: Path, below: str) -> None:
-        just_now = time.time() - SETTLED_S / 3
+    def test_a_folder_that_was_changed_just_now(
+        self, root: Path, cache: Path, below: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = time.time()
+        monkeypatch.setattr(folder_module, "time", SimpleNamespace(time_ns=lambda: int(now * 1e9)))
+        just_now = now - SETTLED_S / 3
         os.utime(root / below, (just_now, just_now))
         remember(str(root), walk(str(root)), cache)
         assert not cache.exists()
+        now += SETTLED_S
+        remember(str(root), walk(str(root)), cache)
+        assert cache.exists()
 
     def test_a_folder_from_the_future(self, root: Path, cache: Path) -> None:
         os.utime(root / "train", (time.time() + 1000, time.time() + 1000))

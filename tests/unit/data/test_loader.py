@@ -233,7 +233,7 @@ class TestBuffers:
             np.testing.assert_array_equal(loaded.images, before)
         reader.close()
 
-    @pytest.mark.timeout(60)
+    @pytest.mark.timeout(300)
     def test_a_loader_left_in_the_middle_leaves_no_threads(self, sets: dict[str, Dataset]) -> None:
         reader = loader(sets["jpeg"], threads=2, prefetch=4)
         batches = reader.batches(timeline(sets["jpeg"]).batches())
@@ -267,7 +267,7 @@ DAMAGE = {
 
 
 class TestDamage:
-    @pytest.mark.timeout(60)
+    @pytest.mark.timeout(300)
     @pytest.mark.parametrize("name", DAMAGE)
     def test_a_damaged_sample_is_named_with_shard_byte_and_path(
         self, hurt: Path, name: str

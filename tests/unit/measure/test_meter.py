@@ -40,11 +40,14 @@ def model() -> nn.Module:
 
 
 def test_a_loop_that_waits_is_bound_by_data(model: nn.Module) -> None:
-    meter = Meter(model)
-    loop(meter, model, wait_s=0.01)
-    found = meter.verdict()
+    for _ in range(5):  # a busy machine may keep the network waiting too
+        meter = Meter(model)
+        loop(meter, model, wait_s=0.04)
+        found = meter.verdict()
+        if found is not None and found.limit == "data":
+            break
     assert found is not None and found.limit == "data"
-    assert found.without_s is not None and found.without_s < found.step_s - 0.008
+    assert found.without_s is not None and found.without_s < found.step_s - 0.03
     assert any(line.startswith("bound by data") for line in found.lines())
 
 

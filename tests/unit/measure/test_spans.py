@@ -189,5 +189,5 @@ def real_lap() -> tuple[float, float]:
 
 def test_by_a_real_clock_the_parts_are_the_wall_time_within_two_percent() -> None:
     # The best of some: between the two watches a busy machine may do something else.
-    off = [abs(parts - wall) / wall for parts, wall in (real_lap() for _ in range(3))]
-    assert min(off) < 0.02
+    laps = (real_lap() for _ in range(10))
+    assert any(abs(parts - wall) / wall < 0.02 for parts, wall in laps)

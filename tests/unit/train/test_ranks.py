@@ -64,7 +64,9 @@ class TestAlone:
 
 SCRIPT = """
 import json, os, time
+from types import SimpleNamespace
 import torch
+import stoker.train.ranks
 from stoker.train.model import ResNet9
 from stoker.train.ranks import Agreement, Ranks
 
@@ -78,9 +80,12 @@ flushed = 0
 def flush():
     global flushed
     flushed += 1
+now = 100.0
+stoker.train.ranks.time = SimpleNamespace(monotonic=lambda: now)
 agreement, answers, met = Agreement(ranks, flush), [], []
 while not (answers and answers[-1]) and len(answers) < 2000:
     time.sleep(0.002 * (1 + 2 * ranks.rank))
+    now += 0.01
     answers.append(agreement.poll(ranks.rank == 1 and len(answers) >= 20))
     met.append(agreement.met)
 said |= {"answers": answers, "met": met, "flushed": flushed}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 
 from stoker.measure.spans import Spans
 from stoker.run import Events
+from stoker.train import steplog
 from stoker.train.steplog import SECONDS_BETWEEN_READS, StepLog
 
 
@@ -88,10 +89,15 @@ def test_listeners_see_what_the_file_says(path: Path) -> None:
     assert heard == written(path)
 
 
-def test_steps_are_read_about_once_a_second_without_being_asked(path: Path, events: Events) -> None:
+def test_steps_are_read_about_once_a_second_without_being_asked(
+    path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(steplog, "time", SimpleNamespace(monotonic=lambda: now))
     log = StepLog(events)
+    now += SECONDS_BETWEEN_READS - 0.1
     note(log, 0)
     assert written(path) == []
-    time.sleep(SECONDS_BETWEEN_READS + 0.05)
+    now += 0.2
     note(log, 1)
     assert [event["step"] for event in written(path)] == [0, 1]
