@@ -223,7 +223,7 @@ class TestKilled:
     ) -> None:
         out = tmp_path / "out"
         killed = packer(folder, out, event=event, nth=nth)
-        assert killed.wait(60) == -signal.SIGKILL
+        assert killed.wait(300) == -signal.SIGKILL
         pack_small(folder, out)
         assert contents(out) == contents(packed)
         assert not (out / ".parts").exists()
@@ -234,23 +234,16 @@ class TestKilled:
         root = image_folder(tmp_path / "many", images=120)
         whole = pack_small(root, tmp_path / "whole")
         out, random = tmp_path / "out", np.random.default_rng(7)
-        outcomes = [
-            killed_after(packer(root, out, workers=2), out, parts, random.uniform(0, 0.03))
-            for parts in (1, 4, 7, 10, 14)
-        ]
-        assert outcomes.count(-signal.SIGKILL) >= 3
+        for parts in (1, 4, 7, 10, 14):
+            kill_a_pack(root, out, parts, random.uniform(0, 0.03))
         pack_small(root, out, workers=2)
         assert contents(out) == contents(whole)
 
     def test_alone_its_workers_end_and_do_not_disturb_the_next_pack(self, tmp_path: Path) -> None:
         root, out = image_folder(tmp_path / "many", images=120), tmp_path / "out"
         whole = pack_small(root, tmp_path / "whole")
-        process = packer(root, out, workers=2)
-        until(lambda: parts_done(out) >= 1)
-        workers = children_of(process.pid)
+        workers = kill_a_pack(root, out, 1, 0, alone=True)
         assert len(workers) >= 2
-        process.kill()
-        process.wait(60)
         try:
             pack_small(root, out)
             until(lambda: not living(workers))
@@ -260,18 +253,31 @@ class TestKilled:
         assert contents(out) == contents(whole)
 
 
-def killed_after(process: subprocess.Popen[bytes], out: Path, parts: int, delay_s: float) -> int:
-    """Kill a pack and its workers soon after so many shards are done; the pack's exit code."""
-    until(lambda: parts_done(out) >= parts or process.poll() is not None)
-    time.sleep(delay_s)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    return process.wait(60)
+def kill_a_pack(
+    root: Path, out: Path, parts: int, delay_s: float, *, alone: bool = False
+) -> list[str]:
+    """Kill a pack, alone or with its workers, soon after so many shards are done; its workers."""
+    for _ in range(10):
+        process = packer(root, out, workers=2)
+        until(lambda process=process: parts_done(out) >= parts or process.poll() is not None)
+        time.sleep(delay_s)
+        workers = children_of(process.pid)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill() if alone else os.killpg(process.pid, signal.SIGKILL)
+        if process.wait(300) == -signal.SIGKILL and len(workers) >= 2:
+            return workers
+        # A busy machine: it, or its workers, were done before it was killed.
+        assert process.returncode in (0, -signal.SIGKILL)
+        shutil.rmtree(out)
+    raise AssertionError("no pack was killed before it was done")
 
 
 def children_of(pid: int) -> list[str]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [child for children in tasks for child in children.read_text().split()]
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += children.read_text().split()
+    return found
 
 
 def living(pids: list[str]) -> list[str]:
@@ -308,7 +314,7 @@ class TestRefused:
         for path in sorted(two.rglob("*.jpg")):
             picture(2, 7, (33, 30)).save(path)
         killed = packer(one, tmp_path / "out", event="os.rename", nth=8)
-        assert killed.wait(60) == -signal.SIGKILL
+        assert killed.wait(300) == -signal.SIGKILL
         pack_small(two, tmp_path / "out")
         assert contents(tmp_path / "out") == contents(pack_small(two, tmp_path / "whole"))
 
