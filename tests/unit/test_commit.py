@@ -53,7 +53,7 @@ def test_a_writer_that_dies_leaves_the_old_file(tmp_path: Path, event: str) -> N
     file = tmp_path / "file"
     write_bytes(file, OLD)
     writer = subprocess.run(
-        [sys.executable, "-c", WRITE_AND_DIE, event, str(file)], capture_output=True, timeout=60
+        [sys.executable, "-c", WRITE_AND_DIE, event, str(file)], capture_output=True, timeout=300
     )
     assert writer.returncode == (1 if event == "disk full" else -signal.SIGKILL)
     assert file.read_bytes() == OLD

@@ -206,7 +206,7 @@ class TestWhat:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert child.returncode == -signal.SIGKILL
         assert child.stdout.split() == ["0", "1", "2"]

@@ -40,6 +40,7 @@ class StopWish:
         self._elastic = ELASTIC in os.environ
         self._for_good = False
         self._before: dict[signal.Signals, Any] = {}
+        self._calling = threading.Lock()
         self._at_once = False
         self._reminded = False
         self._leave: Callable[[], None] | None = None
@@ -55,10 +56,8 @@ class StopWish:
     def wish(self, reason: str) -> None:
         self._for_good = True
         self.reason = self.reason or reason
-        elsewhere = threading.current_thread() is not threading.main_thread()
-        if elsewhere and self._at_once and self._before:
-            # The main thread hears signals only; the handler raises there.
-            os.kill(os.getpid(), signal.SIGUSR1)
+        if threading.current_thread() is not threading.main_thread():
+            self._call_main_thread()
 
     def after(self, seconds: float) -> None:
         """Wish it when so many seconds have passed."""
@@ -92,8 +91,14 @@ class StopWish:
     def _remind(self) -> None:
         while self._at_once and self._before:
             time.sleep(AGAIN_S)
+            self._call_main_thread()
+
+    def _call_main_thread(self) -> None:
+        """It hears signals only; the handler leaves there. SIGTERM adds nothing to a wish that is
+        there: any other signal would end an elastic run for good."""
+        with self._calling:
             if self._at_once and self._before:
-                os.kill(os.getpid(), signal.SIGUSR1)
+                os.kill(os.getpid(), signal.SIGTERM)
 
     def listen(self) -> None:
         """Take the stop signals of this process."""
@@ -102,9 +107,11 @@ class StopWish:
 
     def release(self) -> None:
         """Give the signals back to whoever had them."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+        # Nobody may be about to send a signal that we no longer catch.
+        with self._calling:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+            self._before = {}
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         if self._elastic and number == signal.SIGTERM:

@@ -88,7 +88,7 @@ class TestSummary:
 
     def test_a_pipe_gets_no_control_characters(self, photos: Path, tmp_path: Path) -> None:
         process = packer(photos, tmp_path / "out", workers=1)
-        text, errors = process.communicate(timeout=60)
+        text, errors = process.communicate(timeout=300)
         assert process.returncode == FINISHED
         assert errors == ""
         assert not [letter for letter in text if ord(letter) < 32 and letter != "\n"]

@@ -157,7 +157,7 @@ class TestSubstitute:
         plain = shown(packed, threads=1)
         assert differing(shown(packed, threads=threads, world=world), plain) == []
 
-    @pytest.mark.timeout(60)
+    @pytest.mark.timeout(300)
     def test_an_image_never_stands_in_for_itself(self, damaged: Callable[..., Path]) -> None:
         """Once in so many a hash chooses the very image that is damaged."""
         sample, epoch = next(
@@ -169,7 +169,7 @@ class TestSubstitute:
         found = shown_in_time(damaged(sample), range(epoch, epoch + 1))
         assert len(found) == IMAGES
 
-    @pytest.mark.timeout(60)
+    @pytest.mark.timeout(300)
     def test_nor_does_another_damaged_one(self, damaged: Callable[..., Path], right: Shown) -> None:
         one = next(n for n in range(IMAGES) if first_choice(n, 0) != n)
         other = first_choice(one, 0)

@@ -506,4 +506,4 @@ def test_two_packs_of_one_target_at_once_agree(tmp_path: Path) -> None:
     code = "import sys; from stoker.data.pack import pack; pack(*sys.argv[1:], workers=1)"
     words = [sys.executable, "-c", code, str(folder), str(tmp_path / "out")]
     both = [subprocess.Popen(words) for _ in range(2)]
-    assert [one.wait(timeout=60) for one in both] == [0, 0]
+    assert [one.wait(timeout=300) for one in both] == [0, 0]

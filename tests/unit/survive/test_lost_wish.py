@@ -39,6 +39,23 @@ def test_it_is_heard_after_the_finaliser() -> None:
 
 
 @pytest.mark.timeout(300)
+def test_to_be_reminded_is_no_other_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_ELASTIC", "1")
+    wish = StopWish()
+    wish.listen()
+    try:
+        with pytest.raises(StopNow):
+            with wish.at_once():
+                file = ClosedLate()
+                del file
+                until(lambda: False)
+        assert wish.reason == "the nodes of the run change"
+        assert wish.aside
+    finally:
+        wish.release()
+
+
+@pytest.mark.timeout(300)
 def test_a_second_signal_is_heard_where_the_first_was_lost() -> None:
     wish = StopWish()
     wish.listen()
