@@ -17,7 +17,7 @@ from stoker.errors import BAD_REQUEST, FINISHED
 from stoker.measure.feeding import STAGES
 
 ROW = re.compile(r"(.+?)  +([\d,]+) +([\d,]+) +([\d,]+|-) +(\d+%|-)")
-QUICK = ["--image-size", "16", "--batch-size", "8", "--seconds", "0.3"]
+QUICK = ["--image-size", "16", "--batch-size", "8", "--seconds", "60"]
 
 
 @pytest.fixture(scope="module")

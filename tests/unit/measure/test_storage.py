@@ -59,7 +59,7 @@ def test_cold_is_what_was_looked_at() -> None:
 
 def test_nothing_is_left_beside_a_set(files: list[Path], tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
-    found = measure_storage(tmp_path / "shards", files, tmp_path, 2, 1.0)
+    found = measure_storage(tmp_path / "shards", files, tmp_path, 2, 60.0)
     assert sorted(tmp_path.rglob("*")) == before
     assert found.metadata is not None and found.metadata.made
     plain = as_data(found)
@@ -76,7 +76,7 @@ def test_where_nothing_can_be_written_files_are_only_opened(
 
 def test_a_trial_file_is_bounded_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "TRIAL_BYTES", 4 << 20)
-    found = measure_bare_storage(tmp_path, 2, 1.0)
+    found = measure_bare_storage(tmp_path, 2, 60.0)
     assert found.written_mb_per_s is not None and found.written_mb_per_s > 0
     assert found.row.bytes <= 4 << 20
     assert not list(tmp_path.iterdir())

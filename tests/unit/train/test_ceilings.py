@@ -32,7 +32,7 @@ ROOM = 1 << 40
 
 def test_a_recipe_is_measured_with_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "MOST_STEPS", 9)
-    (found,) = measure_compute(TINY, 3, ALONE, 60.0, ROOM)
+    (found,) = measure_compute(TINY, 3, ALONE, 3600.0, ROOM)
     assert (found.amp, found.measured_size, found.batch_size) == ("off", 8, 8)
     assert found.steps == 9
     assert found.images_per_s == pytest.approx(8 / found.cost.wall_s)
@@ -89,10 +89,13 @@ def test_the_longest_phase_stands_for_all() -> None:
     assert one_phase(TINY) is TINY
 
 
-def test_real_batches_go_through_real_steps(tmp_path: Path) -> None:
+def test_real_batches_go_through_real_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ceilings, "MOST_STEPS", 9)
     folder = image_folder(tmp_path / "photos", classes=2, images=10, val=2)
     dataset = Dataset(pack(folder, tmp_path / "packed", workers=1))
-    (alone,) = measure_compute(TINY, 2, ALONE, 0.1, ROOM)
+    (alone,) = measure_compute(TINY, 2, ALONE, 3600.0, ROOM)
     found = measure_together(dataset, TINY, ALONE, alone, 0.1)
     assert found.steps >= ceilings.STEPS and found.batch_size == 8
     assert found.images_per_s > 0
