@@ -22,6 +22,8 @@ from typing import Any
 
 VARIABLE = "STOKER_FAULTS"
 """Meant for tests alone."""
+LOOK_S = 0.01
+"""How often a stall looks for the file that ends it."""
 
 
 @dataclass
@@ -38,6 +40,8 @@ class Fault:
     seconds: float = 0.0
     mark: str = ""
     """A file that says that the place has been reached."""
+    till: str = ""
+    """A file that ends a stall as soon as it is there: `seconds` is then the longest it lasts."""
     again: bool = False
     """Every time from then on, not once."""
     until: int | None = None
@@ -58,6 +62,18 @@ class Fault:
             return False
         return self.rank in (None, _now.rank)
 
+    def comes_now(self, place: str) -> bool:
+        """Count the place; whether this is the time. Threads that come together are counted one by
+        one, so that the row happens once."""
+        with _counting:
+            if not self.fits(place):
+                return False
+            self.count -= 1
+            if self.count >= 1:
+                return False
+            self.count = int(self.again)
+            return True
+
 
 @dataclass
 class _Now:
@@ -66,6 +82,7 @@ class _Now:
 
 
 _now = _Now()
+_counting = threading.RLock()
 _faults: list[Fault] = []
 
 
@@ -83,11 +100,8 @@ def at_step(step: int) -> None:
 def reach(place: str, value: Any = None) -> Any:
     """Pass a place where a fault may be waiting; gives the value back, spoilt or as it was."""
     for fault in _faults:
-        if fault.fits(place):
-            fault.count -= 1
-            if fault.count < 1:
-                fault.count = int(fault.again)
-                value = HAPPENINGS[fault.fault](fault, value)
+        if fault.comes_now(place):
+            value = HAPPENINGS[fault.fault](fault, value)
     return value
 
 
@@ -102,7 +116,12 @@ def _signal(number: signal.Signals) -> Callable[[Fault, Any], Any]:
 def _stall(fault: Fault, value: Any) -> Any:
     if fault.mark:
         Path(fault.mark).touch()
-    time.sleep(fault.seconds)
+    if not fault.till:
+        time.sleep(fault.seconds)
+        return value
+    give_up = time.monotonic() + fault.seconds
+    while not Path(fault.till).exists() and time.monotonic() < give_up:
+        time.sleep(LOOK_S)
     return value
 
 

@@ -13,6 +13,7 @@ from chaos.recipes import PHASES, RECIPES, command, skip_without_compiler
 from chaos.trainers import Trainers, assert_bit_equal
 from stoker.run import Run
 from stoker.survive.remedies import Remedies
+from waiting import until
 
 EPOCHS = 16
 
@@ -27,6 +28,7 @@ class Row:
     keys: list[str] = field(default_factory=list)
     linger: bool = False
     says: list[str] = field(default_factory=list)
+    held: str = ""
     takes: list[str] = field(default_factory=list)
     within: int | None = None
     then: str = ""
@@ -80,7 +82,17 @@ def test_row(
         skip_without_compiler()
     run, log = Run(tmp_path / "run"), tmp_path / "log"
     argv = words(packed_sets, run.path, row)
-    codes = trainers.train(argv, log, ranks=row.ranks, faults=row.faults, linger=row.linger)
+    enough = tmp_path / "enough"
+    faults = [{**fault, "till": str(enough)} if row.held else fault for fault in row.faults]
+
+    def let_go(pids: list[int]) -> None:
+        if row.held:
+            until(lambda: log.exists() and row.held in log.read_text(), within_s=120)
+            enough.touch()
+
+    codes = trainers.train(
+        argv, log, ranks=row.ranks, faults=faults, linger=row.linger, meanwhile=let_go
+    )
     said = log.read_text()
     assert codes == row.codes, said[-3000:]
     for expected in row.says:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from stoker.run import Run
 from stoker.survive.saving import Checkpoints
 
 HERE = Path(__file__).parent
+LONGEST_S = 500.0
+"""What an attempt may take on the slowest machine: far more than any needs, less than a test."""
 EVERY_SAVE = (
     "save:begun",
     "save:folder",
@@ -69,10 +72,11 @@ class Trainers:
         variables: Mapping[str, str] | None = None,
         where: Mapping[str, Any] | None = None,
         meanwhile: Callable[[list[int]], None] | None = None,
+        within_s: float = LONGEST_S,
     ) -> list[int]:
         """Run one attempt to whatever end it comes to; the ranks' exit codes. `where` says on which
         cores and networks they run; `meanwhile` is called with the ranks' process ids as soon as
-        they have begun."""
+        they have begun. What takes longer than `within_s` is killed, and TookTooLong raised."""
         command = {
             "argv": argv,
             "ranks": ranks,
@@ -86,26 +90,47 @@ class Trainers:
         self._server.stdin.write(json.dumps(command) + "\n")
         self._server.stdin.flush()
         pids = json.loads(self._server.stdout.readline())["pids"]
-        timer = None
+        late = threading.Event()
+
+        def end_it() -> None:
+            late.set()
+            kill_if_alive(*pids)
+
+        timers = [threading.Timer(within_s, end_it)]
         if kill_after_s is not None:
-            victim = pids[-1]
-            timer = threading.Timer(kill_after_s, lambda: kill_if_alive(victim))
+            timers.append(threading.Timer(kill_after_s, kill_if_alive, pids[-1:]))
+        for timer in timers:
             timer.start()
-        if meanwhile:
-            meanwhile(pids)
-        answer = json.loads(self._server.stdout.readline())
-        if timer:
-            timer.cancel()
-            timer.join()
+        try:
+            if meanwhile:
+                meanwhile(pids)
+            answer = json.loads(self._server.stdout.readline())
+        except BaseException:
+            # The server is to be of use to the next test, whatever became of this one.
+            kill_if_alive(*pids)
+            self._server.stdout.readline()
+            raise
+        finally:
+            for timer in timers:
+                timer.cancel()
+                timer.join()
+        if late.is_set():
+            raise TookTooLong(f"still at it after {within_s:g} s: {log.read_text()[-3000:]}")
         self.ended_at: float = max(answer["ended"])
         codes: list[int] = answer["codes"]
         return codes
 
 
-def kill_if_alive(pid: int) -> None:
-    """SIGKILL for a rank of ours. The server has not reaped it yet, or it is gone."""
-    if b"forkserver.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-        os.kill(pid, signal.SIGKILL)
+class TookTooLong(AssertionError):
+    """A run that did not end."""
+
+
+def kill_if_alive(*pids: int) -> None:
+    """SIGKILL for ranks of ours. The server has not reaped them yet, or they are gone."""
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if b"forkserver.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,22 @@ class TestWhat:
         arm({"fault": "stall", "at": "here"})
         assert reach("here", "value") == "value"
 
+    def test_a_stall_ends_with_its_file(self, arm: Arm, tmp_path: Path) -> None:
+        mark, till = tmp_path / "stalled", tmp_path / "enough"
+        arm({"fault": "stall", "at": "here", "seconds": 600, "mark": str(mark), "till": str(till)})
+        thread = threading.Thread(target=reach, args=("here",), daemon=True)
+        thread.start()
+        until(mark.exists)
+        assert thread.is_alive()
+        till.touch()
+        until(lambda: not thread.is_alive())
+
+    def test_a_stall_whose_file_never_comes_ends_all_the_same(
+        self, arm: Arm, tmp_path: Path
+    ) -> None:
+        arm({"fault": "stall", "at": "here", "seconds": 0.05, "till": str(tmp_path / "never")})
+        assert reach("here", "value") == "value"
+
     def test_term_is_the_signal(self, arm: Arm) -> None:
         caught: list[int] = []
 
