@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 LOOK_S = 0.02
+LONGEST_S = 500
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def resident_kib(pid: int) -> int:
 
 
 def stoker(*words: str | bytes | Path, cwd: Path, stdin: IO[bytes] | None = None) -> Ended:
-    """Run `stoker WORDS`; waits at most four minutes."""
+    """Run `stoker WORDS`; waits for so long at most as no command takes."""
     began = time.monotonic()
     peak_kib, done = 0, threading.Event()
     process = subprocess.Popen(
@@ -66,7 +67,7 @@ def stoker(*words: str | bytes | Path, cwd: Path, stdin: IO[bytes] | None = None
     watcher = threading.Thread(target=look)
     watcher.start()
     try:
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=LONGEST_S)
     finally:
         process.kill()
         done.set()

@@ -147,7 +147,7 @@ def run_pack(
 ) -> tuple[int, str]:
     """The same to its end: exit code and everything that was said."""
     process = start_pack(source, out, *flags, piped=piped)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=600)
     return process.returncode, said
 
 

@@ -23,6 +23,8 @@ class Metadata:
     def __init__(self) -> None:
         service = self
         self.end_at: float | None = None
+        self.told_at: float | None = None
+        """When somebody was first told of it."""
         self.asked = 0
         self._tokens: set[str] = set()
 
@@ -34,7 +36,11 @@ class Metadata:
 
             def do_GET(self) -> None:
                 service.asked += 1
-                self.answer(*service.answer(self.path, dict(self.headers)))
+                end = service.end_at
+                status, text = service.answer(self.path, dict(self.headers), end)
+                if end is not None and status == 200 and service.told_at is None:
+                    service.told_at = time.time()
+                self.answer(status, text)
 
             def answer(self, status: int, text: str) -> None:
                 self.send_response(status)
@@ -57,12 +63,15 @@ class Metadata:
         self.end_at = time.time() + seconds
         return self.end_at
 
+    def withdraw(self) -> None:
+        """Nothing was ever announced."""
+        self.end_at = self.told_at = None
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, path: str, headers: dict[str, str]) -> tuple[int, str]:
-        end = self.end_at
+    def answer(self, path: str, headers: dict[str, str], end: float | None) -> tuple[int, str]:
         if path == "/latest/meta-data/spot/instance-action":
             if headers.get("X-aws-ec2-metadata-token") not in self._tokens:
                 return 401, ""

@@ -60,7 +60,7 @@ def command(
     chosen = RECIPES[name]
     flags = (
         f"--model resnet9_w4 --batch-size 32 --epochs {epochs} --checkpoint-interval 0.1 "
-        f"--eval-every 4 --threads 2 --no-rehearse {chosen.flags} {more}"
+        f"--eval-every 4 --threads 2 --no-rehearse --spot-notice off {chosen.flags} {more}"
     )
     words = ["train", str(sets[chosen.codec]), "--run", str(run), *flags.split()]
     if chosen.phases:

@@ -16,9 +16,41 @@ from stoker.errors import INTERRUPTED
 from stoker.run import Run
 from stoker.survive.saving import Checkpoints
 from stoker.survive.spot import ENDPOINT
+from waiting import until
 
 LEFT_S = 20.0
 TIMES, TIMES_OF_THE_WHOLE = 3, 20
+TRIES = 5
+"""For what takes too long, as it may where neighbours have the cores. All else holds in each."""
+
+
+def spare_s(
+    trainers: Trainers, packed_sets: dict[str, Path], place: Path, number: int, delay_s: float
+) -> float:
+    """A run that is given notice: how long before its machine it is gone, with everything saved."""
+    place.mkdir()
+    run, log, service = Run(place / "run"), place / "log", Metadata()
+    recipe, ranks = list(RECIPES)[number % len(RECIPES)], 1 + number % 2
+    provider = "aws" if number % 4 < 2 else ("gcp", "azure")[number % 2]
+    argv = command(packed_sets, run.path, recipe, epochs=4000, more=f"--spot-notice {provider}")
+
+    def announce(pids: list[int]) -> None:
+        # Once somebody listens: a slow start takes nothing off the time that is left.
+        until(lambda: service.asked, within_s=300)
+        time.sleep(delay_s)
+        service.notice(LEFT_S)
+
+    codes = trainers.train(
+        argv, log, ranks=ranks, variables={ENDPOINT: service.url}, meanwhile=announce
+    )
+    service.close()
+    assert codes == [INTERRUPTED] * ranks, log.read_text()[-2000:]
+    end, (newest, torn) = run.end(), Checkpoints(run.path).newest()
+    assert end is not None and newest is not None
+    assert (newest.facts["step"], torn) == (end["step"], [])
+    assert end["reason"].startswith(f"spot notice: {provider}")
+    assert service.end_at is not None
+    return service.end_at - trainers.ended_at
 
 
 def test_it_is_gone_before_the_machine(
@@ -26,30 +58,16 @@ def test_it_is_gone_before_the_machine(
 ) -> None:
     times = TIMES_OF_THE_WHOLE if whole else TIMES
     draw = random.Random(11)
-    spare = []
+    spare: list[float] = []
     for number in range(times):
-        service = Metadata()
-        run, log = Run(tmp_path / f"run{number}"), tmp_path / f"log{number}"
-        recipe = list(RECIPES)[number % len(RECIPES)]
-        provider = "aws" if number % 4 < 2 else ("gcp", "azure")[number % 2]
-        argv = command(packed_sets, run.path, recipe, epochs=4000, more=f"--spot-notice {provider}")
-
-        def announce(pids: list[int], service: Metadata = service) -> None:
-            time.sleep(draw.uniform(1.0, 4.0))
-            service.notice(LEFT_S)
-
-        ranks = 1 + number % 2
-        codes = trainers.train(
-            argv, log, ranks=ranks, variables={ENDPOINT: service.url}, meanwhile=announce
-        )
-        service.close()
-        assert codes == [INTERRUPTED] * ranks, log.read_text()[-2000:]
-        assert service.end_at is not None and trainers.ended_at < service.end_at
-        spare.append(service.end_at - trainers.ended_at)
-        end, (newest, torn) = run.end(), Checkpoints(run.path).newest()
-        assert end is not None and newest is not None
-        assert (newest.facts["step"], torn) == (end["step"], [])
-        assert end["reason"].startswith(f"spot notice: {provider}")
+        delay_s = draw.uniform(0.0, 5.0)  # any moment between two questions of any provider
+        for again in range(1 if whole else TRIES):
+            place = tmp_path / f"{number}-{again}"
+            left_s = spare_s(trainers, packed_sets, place, number, delay_s)
+            if left_s > 0:
+                break
+        assert left_s > 0
+        spare.append(left_s)
     tables.say(
         f"spot notices with {LEFT_S:.0f} s left: {len(spare)} of {times} saved and gone in time, "
         f"with {min(spare):.1f} to {max(spare):.1f} s to spare"
@@ -60,12 +78,16 @@ def test_it_is_gone_before_the_machine(
 def test_a_time_limit_is_kept(
     trainers: Trainers, packed_sets: dict[str, Path], tmp_path: Path, seconds: float
 ) -> None:
-    run, log = Run(tmp_path / "run"), tmp_path / "log"
-    began = time.time()
-    argv = command(
-        packed_sets, run.path, "raw, sgd, phases", epochs=4000, more=f"--time-limit {seconds}"
-    )
-    assert trainers.train(argv, log) == [INTERRUPTED], log.read_text()[-2000:]
-    assert trainers.ended_at - began < seconds + 5
-    end = run.end()
-    assert end is not None and end["reason"] == "its time limit"
+    for number in range(TRIES):
+        run, log = Run(tmp_path / f"run{number}"), tmp_path / f"log{number}"
+        argv = command(
+            packed_sets, run.path, "raw, sgd, phases", epochs=4000, more=f"--time-limit {seconds}"
+        )
+        began = time.time()
+        assert trainers.train(argv, log) == [INTERRUPTED], log.read_text()[-2000:]
+        took = trainers.ended_at - began
+        end = run.end()
+        assert end is not None and end["reason"] == "its time limit"
+        if took < seconds + 5:
+            break
+    assert took < seconds + 5

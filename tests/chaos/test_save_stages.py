@@ -84,7 +84,8 @@ def test_a_damaged_checkpoint_is_named_set_aside_and_gone_once_overtaken(
 ) -> None:
     run, log = Run(tmp_path / "run"), tmp_path / "log"
     argv = command(packed_sets, run.path, RECIPE, epochs=16)
-    kill = {"fault": "kill", "at": "data", "count": 60}
+    # As the third save begins there are two, however quick steps and saves are.
+    kill = {"fault": "kill", "at": "save:begun", "count": 3}
     assert trainers.train(argv, log, faults=[kill]) == [-9]
     checkpoints = Checkpoints(run.path)
     newest, older = [n for n in checkpoints.names() if manifest_of(checkpoints.folder / n)][:2]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from stoker.errors import INTERRUPTED
 from stoker.run import Run
 from stoker.survive.saving import Checkpoints
 from stoker.survive.spot import ENDPOINT
+from waiting import until
 
 GRACE_S = 10.0
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
@@ -41,7 +43,8 @@ PHASES = {
 """What a table calls a phase, and the place where it is held up."""
 TARGETS = ("one rank", "the other rank", "all ranks", "the process group")
 THREADS = (1, 2, 8)
-SHARE = 12
+TRIES = 5
+"""For what takes too long, as it may where neighbours have the cores. All else holds in each."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,14 @@ def words(sets: dict[str, Path], run: Path, cell: Cell) -> list[str]:
     return command(sets, run, "raw, sgd, phases", epochs=16, more=more)
 
 
+def tries(root: Path) -> Iterator[Path]:
+    """A place for each try."""
+    for number in range(TRIES):
+        place = root / str(number)
+        place.mkdir()
+        yield place
+
+
 def send(cell: Cell, pids: list[int], metadata: Metadata) -> None:
     if cell.wish == "notice":
         metadata.notice(30)
@@ -122,6 +133,35 @@ def reference(
     return run
 
 
+class Delivery:
+    """Sends a wish once its place is reached, and lets go of the place when the wish has come: so a
+    slow sender still finds the run there."""
+
+    def __init__(self, cell: Cell, metadata: Metadata, place: Path) -> None:
+        self.cell, self.metadata = cell, metadata
+        self.mark, self.till = place / "mark", place / "till"
+        self.sent_at = self.held_s = 0.0
+        metadata.withdraw()
+
+    def stall(self, at: str, count: int = 1) -> dict[str, Any]:
+        """The fault that holds rank 0 up."""
+        files = {"mark": str(self.mark), "till": str(self.till)}
+        return {"fault": "stall", "at": at, "rank": 0, "count": count, "seconds": 300, **files}
+
+    def __call__(self, pids: list[int]) -> None:
+        until(self.mark.exists, within_s=300)
+        self.sent_at = came_at = time.time()
+        send(self.cell, pids, self.metadata)
+        if self.cell.wish == "notice":
+            came_at = until(lambda: self.metadata.told_at)
+        self.till.touch()
+        self.held_s = time.time() - came_at
+
+    def took(self, ended_at: float) -> float:
+        """Seconds from the wish to the end, without those for which we held the run up."""
+        return ended_at - self.sent_at - self.held_s
+
+
 def test_a_wish_is_heard(
     trainers: Trainers,
     packed_sets: dict[str, Path],
@@ -133,45 +173,32 @@ def test_a_wish_is_heard(
 ) -> None:
     if cell.phase == "compile":
         skip_without_compiler()
-    run, log, mark = Run(tmp_path / "run"), tmp_path / "log", tmp_path / "mark"
-    argv = words(packed_sets, run.path, cell)
-    metadata.end_at = None
-    sent_at = 0.0
-
-    def wish(pids: list[int]) -> None:
-        nonlocal sent_at
-        give_up = time.monotonic() + 60
-        while not mark.exists():
-            assert time.monotonic() < give_up, log.read_text()[-2000:]
-            time.sleep(0.02)
-        sent_at = time.time()
-        send(cell, pids, metadata)
-
-    early = cell.phase in ("starting", "compile")
-    stall = {
-        "fault": "stall",
-        "at": PHASES[cell.phase],
-        "rank": 0,
-        "count": 1 if early or cell.phase in ("evaluation", "save") else 10,
-        "seconds": 2.5 if cell.wish == "notice" else 0.7,
-        "mark": str(mark),
-    }
     variables = {ENDPOINT: metadata.url}
-    codes = trainers.train(
-        argv, log, ranks=2, faults=[stall], variables=variables, meanwhile=wish, linger=True
-    )
-    took = trainers.ended_at - sent_at
-    assert codes == [INTERRUPTED] * 2, log.read_text()[-3000:]
+    often = cell.phase not in ("starting", "compile", "evaluation", "save")
+    for place in tries(tmp_path):
+        run, log = Run(place / "run"), place / "log"
+        argv = words(packed_sets, run.path, cell)
+        wish = Delivery(cell, metadata, place)
+        stall = wish.stall(PHASES[cell.phase], count=10 if often else 1)
+        codes = trainers.train(
+            argv, log, ranks=2, faults=[stall], variables=variables, meanwhile=wish, linger=True
+        )
+        took = wish.took(trainers.ended_at)
+        assert codes == [INTERRUPTED] * 2, log.read_text()[-3000:]
+        end = run.end()
+        assert end is not None and end["outcome"] == "interrupted"
+        newest, torn = Checkpoints(run.path).newest()
+        assert torn == []
+        # What is compiled first is what begins: there was nothing to save yet.
+        assert (newest.facts["step"] if newest else 0) == end["step"] == len(run.steps())
+        if took < GRACE_S:
+            break
     assert took < GRACE_S
-    end = run.end()
-    assert end is not None and end["outcome"] == "interrupted"
-    newest, torn = Checkpoints(run.path).newest()
-    assert torn == []
-    # What is compiled first is what begins: there was nothing to save yet.
-    assert (newest.facts["step"] if newest else 0) == end["step"] == len(run.steps())
     tables.say(f"{cell}: saved at step {end['step']}, gone after {took:.1f} s")
     if cell.phase != "compile":
-        assert trainers.train(argv, log, ranks=2) == [0, 0], log.read_text()[-3000:]
+        metadata.withdraw()
+        codes = trainers.train(argv, log, ranks=2, variables=variables)
+        assert codes == [0, 0], log.read_text()[-3000:]
         assert_bit_equal(run, reference)
 
 
@@ -186,25 +213,21 @@ def test_packing_stops_and_goes_on(
     wish: str,
     workers: int,
 ) -> None:
-    out, log, mark = tmp_path / "out", tmp_path / "log", tmp_path / "mark"
-    argv = ["pack", str(photos), str(out), "--codec", "raw", "--shard-images", "50"]
-    argv += ["--workers", str(workers), "--spot-notice", "gcp"]
-    metadata.end_at = None
-
-    def stop(pids: list[int]) -> None:
-        give_up = time.monotonic() + 60
-        while not mark.exists():
-            assert time.monotonic() < give_up
-            time.sleep(0.02)
-        send(Cell(wish, "pack", "one rank", 0), pids, metadata)
-
-    stall = {"fault": "stall", "at": "pack", "seconds": 5, "mark": str(mark)}
     variables = {ENDPOINT: metadata.url}
-    began = time.time()
-    codes = trainers.train(argv, log, faults=[stall], variables=variables, meanwhile=stop)
-    assert codes == [INTERRUPTED], log.read_text()
-    assert trainers.ended_at - began < GRACE_S
-    metadata.end_at = None
+    for place in tries(tmp_path):
+        out, log = place / "out", place / "log"
+        argv = ["pack", str(photos), str(out), "--codec", "raw", "--shard-images", "50"]
+        argv += ["--workers", str(workers), "--spot-notice", "gcp"]
+        stop = Delivery(Cell(wish, "pack", "one rank", 0), metadata, place)
+        # Nobody lets go: a wish is heard here at once, or never.
+        stall = {**stop.stall("pack"), "till": ""}
+        codes = trainers.train(argv, log, faults=[stall], variables=variables, meanwhile=stop)
+        assert codes == [INTERRUPTED], log.read_text()
+        took = trainers.ended_at - stop.sent_at
+        if took < GRACE_S:
+            break
+    assert took < GRACE_S
+    metadata.withdraw()
     assert trainers.train(argv, log, variables=variables) == [0], log.read_text()
     ours, theirs = ((path / "dataset.json").read_bytes() for path in (out, packed_sets["raw"]))
     assert ours == theirs
