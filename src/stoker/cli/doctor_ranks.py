@@ -32,7 +32,7 @@ from stoker.errors import (
     Interrupted,
     StokerError,
 )
-from stoker.fleet.local import STOP_SIGNALS
+from stoker.fleet.local import STOP_SIGNALS, hear_stop_signals
 from stoker.fleet.place import Nodes, Place, interface_of, listening
 from stoker.fleet.ranks import launch
 from stoker.show.words import say
@@ -208,6 +208,7 @@ def rank_part(parsed: argparse.Namespace, gradient_bytes: int = 0) -> int:
     """What each rank runs: meet, measure, leave the result to the launcher."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # nothing is to be saved
+    hear_stop_signals()
     folder = Path(os.environ[ANSWER])
     gradient = int(os.environ.get(GRADIENT, "0")) or gradient_bytes
     stage = Stage()

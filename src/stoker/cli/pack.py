@@ -97,6 +97,15 @@ def parser() -> Parser:
 
 
 def run(words: Sequence[str]) -> int:
+    stop = StopWish()
+    stop.listen()
+    try:
+        return pack_as_told(words, stop)
+    finally:
+        stop.release()
+
+
+def pack_as_told(words: Sequence[str], stop: StopWish) -> int:
     parsed = parser().parse(words)
     if not 0 <= parsed.val_share < 1:
         raise BadRequest(f"--val-share goes from 0 to below 1, not {parsed.val_share}")
@@ -117,6 +126,7 @@ def run(words: Sequence[str]) -> int:
     pack_and_show(
         parsed.source,
         parsed.out,
+        stop=stop,
         storage=storage,
         val_share=parsed.val_share,
         shard_images=parsed.shard_images,
@@ -142,6 +152,7 @@ def pack_and_show(
     source: str,
     out: str | None = None,
     *,
+    stop: StopWish,
     storage: Storage | None = None,
     val_share: float = 0.1,
     shard_images: int = SHARD_IMAGES,
@@ -166,8 +177,6 @@ def pack_and_show(
         of_all = f" of {total:,}" if total else ""
         bar.tell(done, total, f"{done:,}{of_all} images, {rejected:,} rejected")
 
-    stop = StopWish()
-    stop.listen()
     watch = watch_for(spot_notice, stop)
     try:
         with stop.at_once():
@@ -192,7 +201,6 @@ def pack_and_show(
     finally:
         bar.close()
         watch()
-        stop.release()
     lines = summary_lines(Dataset(target))
     if again:
         lines = [f"packed already: {lines[0]}"]

@@ -80,7 +80,7 @@ def run(words: Sequence[str]) -> int:
     meeting = meeting_of(parsed.nodes, parsed.rendezvous)
     from stoker.data.index import Dataset
 
-    data = packed(parsed.data, resolved.recipe.spot_notice)
+    data = packed(parsed.data, resolved.recipe.spot_notice, stop)
     dataset = Dataset(data)
     path = Path(parsed.run) if parsed.run else default_run(data, dataset.fingerprint, resolved)
     run = Run(path)
@@ -128,7 +128,7 @@ def meeting_of(nodes: str | None, rendezvous: str | None) -> tuple[Place, Nodes]
     return Place.parse(rendezvous), Nodes.parse(nodes)
 
 
-def packed(folder: str, spot_notice: str) -> Path:
+def packed(folder: str, spot_notice: str, stop: StopWish) -> Path:
     """The packed set: the folder itself, or what packing it gives."""
     from stoker.data.index import Dataset
 
@@ -138,7 +138,7 @@ def packed(folder: str, spot_notice: str) -> Path:
         return Path(folder)
     from stoker.cli.pack import pack_and_show
 
-    return pack_and_show(folder, spot_notice=spot_notice)
+    return pack_and_show(folder, stop=stop, spot_notice=spot_notice)
 
 
 def default_run(data: Path, fingerprint: str, resolved: Resolved) -> Path:

@@ -138,9 +138,22 @@ def begin_worker() -> None:
     """A worker ends with its parent, however that ends, and is quiet: what goes wrong in a task is
     told by its result, and the libraries below complain on standard error about every bad file."""
     end_with_parent(signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent and os.getppid() != parent.pid:
+        os._exit(1)  # it has ended before we could ask to end with it
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)
     os.close(quiet)
+
+
+def hold_stop_signals() -> None:
+    """Let signals to stop wait until `hear_stop_signals`: also in a program that replaces this one,
+    which would die of them before it has said what to do about them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
+def hear_stop_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:

@@ -1,8 +1,9 @@
 """Several ranks on this machine: plain processes that meet through a file.
 
 Invariants: the ranks run the same command as the user typed. A signal to the launcher reaches each
-rank once: they live in sessions of their own, so that a terminal's Ctrl-C does not come twice. If
-one rank fails, the others are ended; if the launcher dies, the kernel tells the ranks to stop.
+rank, and waits until that listens: they live in sessions of their own, so that a terminal's Ctrl-C
+does not come twice. If one rank fails, the others are ended; if the launcher dies, the kernel tells
+the ranks to stop.
 Nothing listens: ranks find each other in a private folder, and talk over loopback.
 """
 
@@ -23,7 +24,12 @@ from typing import IO
 
 from stoker.commit import open_at_end
 from stoker.errors import FINISHED, INTERRUPTED
-from stoker.fleet.local import STOP_SIGNALS, end_with_parent, usable_cores
+from stoker.fleet.local import (
+    STOP_SIGNALS,
+    end_with_parent,
+    hold_stop_signals,
+    usable_cores,
+)
 
 MEETING_FILE = "STOKER_MEETING_FILE"
 """Where ranks of one launch meet."""
@@ -81,6 +87,8 @@ def launch(
             for rank in range(ranks):
                 told = {**environment(rank, ranks, meeting / "ranks"), **(extra or {})}
                 running.append(start(arguments, told, errors))
+        for number in tuple(passed_on):
+            signal_all(running, number)  # it came while some were not there yet
         by_us = wait_for_all(running)
         codes = [rank.returncode for rank in running]
         return Ended(codes, next(iter(passed_on), None), by_us)
@@ -100,8 +108,14 @@ def start(
         stderr=errors,
         pass_fds=doors,
         start_new_session=True,
-        preexec_fn=end_with_parent,
+        preexec_fn=begin_rank,
     )
+
+
+def begin_rank() -> None:
+    """Before a rank is a Python of its own, which takes a while in which nothing listens."""
+    end_with_parent()
+    hold_stop_signals()
 
 
 def environment(rank: int, ranks: int, meeting: Path) -> dict[str, str]:

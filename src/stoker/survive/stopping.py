@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from stoker.fleet.local import STOP_SIGNALS
+from stoker.fleet.local import STOP_SIGNALS, hear_stop_signals
 from stoker.fleet.ranks import ELASTIC
 
 AGAIN_S = 0.5
@@ -104,6 +104,7 @@ class StopWish:
         """Take the stop signals of this process."""
         for number in STOP_SIGNALS:
             self._before[number] = signal.signal(number, self._caught)
+        hear_stop_signals()
 
     def release(self) -> None:
         """Give the signals back to whoever had them."""

@@ -147,7 +147,9 @@ class Watchdog:
                     words = self._report(still)
                 except Exception as error:  # a full disk, say: to give up matters more
                     words = f"no step for {still:.0f} s ({error})"
-                if reported >= self._patience:
+                # To gather words takes a while, in which a step may have come.
+                came = self._over.is_set() or time.monotonic() - self._beat < still
+                if reported >= self._patience and not came:
                     self._give_up(words)
 
     def _report(self, still_s: float) -> str:

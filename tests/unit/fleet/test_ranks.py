@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from stoker.fleet.ranks import MEETING_FILE, environment, launch, signal_all, wait_for_all
+from stoker.fleet.ranks import (
+    MEETING_FILE,
+    begin_rank,
+    environment,
+    launch,
+    signal_all,
+    wait_for_all,
+)
 
 
 def test_ranks_are_told_who_they_are_and_where_to_meet() -> None:
@@ -64,3 +72,46 @@ def test_a_signal_reaches_those_that_run() -> None:
     running[1].wait()
     signal_all(running, signal.SIGTERM)
     assert running[0].wait(timeout=60) == -signal.SIGTERM
+
+
+def test_a_signal_waits_for_a_rank_that_does_not_listen_yet() -> None:
+    """Python takes a while to begin, and a signal would end it."""
+    code = """
+from stoker.survive.stopping import StopWish
+wish = StopWish()
+wish.listen()
+print(wish.reason)
+"""
+    rank = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, preexec_fn=begin_rank
+    )
+    rank.send_signal(signal.SIGTERM)
+    assert rank.communicate(timeout=60)[0] == "SIGTERM\n"
+    assert rank.returncode == 0
+
+
+def test_a_signal_reaches_ranks_that_start_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+import time
+from stoker.survive.stopping import StopWish
+wish, give_up = StopWish(), time.monotonic() + 60
+wish.listen()
+while not wish and time.monotonic() < give_up:
+    time.sleep(0.01)
+raise SystemExit(75 if wish else 1)
+"""
+
+    def start_one(*told: object) -> subprocess.Popen[bytes]:
+        one = subprocess.Popen([sys.executable, "-c", code], preexec_fn=begin_rank)
+        if not passed_on:
+            passed_on.append(one)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return one
+
+    passed_on: list[object] = []
+    monkeypatch.setattr("stoker.fleet.ranks.start", start_one)
+    ended = launch(2, [], tmp_path / "log")
+    assert ended.codes == [75, 75]
+    assert ended.signalled == signal.SIGTERM
