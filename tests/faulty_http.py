@@ -80,6 +80,13 @@ def late(answer: Answer, rest: str) -> None:
     fine(answer, rest)
 
 
+def company(answer: Answer, rest: str) -> None:
+    """Fine as soon as two requests have been under way at once."""
+    while answer.server.most[""] < 2:
+        answer.pause(0.005)
+    late(answer, "30")
+
+
 def drip(answer: Answer, rest: str) -> None:
     answer.begin(Content_Length="100000")
     while True:
@@ -190,9 +197,10 @@ def bomb(answer: Answer, rest: str) -> None:
 FAULTS: dict[str, Callable[[Answer, str], None]] = {
     "fine": fine,
     "late": late,
+    "company": company,
     "drip": drip,
     "drip-headers": drip_headers,
-    "hang": lambda answer, rest: answer.pause(60),
+    "hang": lambda answer, rest: answer.pause(600),
     "status": lambda answer, rest: answer.reply(b"", int(rest.split("/")[0])),
     "flaky": flaky,
     "busy": busy,

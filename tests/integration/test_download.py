@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -17,12 +18,16 @@ import pytest
 
 import stoker
 from faulty_http import FaultyServer, body_of
+from measured import held, measured
 from stoker.data import download
 from stoker.data.download import Fetched, Manners, back_off_s, fetch_all
+from waiting import until
 
 QUICK = Manners(tries=3, max_bytes=1 << 20, first_wait_s=0.01)
 HASTY = replace(QUICK, idle_s=0.3, total_s=0.6)
 """For what never comes."""
+PATIENT = Manners(idle_s=600, total_s=600)
+"""For what does not end by itself within any test."""
 
 
 @pytest.fixture
@@ -107,6 +112,8 @@ def test_a_failure_has_a_reason_and_so_many_tries(server: FaultyServer, path: st
     why, passing, times = FAILURES[path]
     manners = HASTY if why == "timed out" else QUICK
     assert fetch_one(server, path, manners) == Fetched(None, f"download: {why}", passing)
+    # Whoever has timed out may be quicker than the server's own thread.
+    until(lambda: server.asked[f"/{path}"] >= times)
     assert server.asked[f"/{path}"] == times
 
 
@@ -203,13 +210,13 @@ class TestOrder:
 class TestPoliteness:
     def test_a_host_sees_no_more_connections_than_it_may(self, server: FaultyServer) -> None:
         manners = Manners(per_host=3, together=16)
-        fetch(server, *(f"late/30/{number}" for number in range(40)), manners=manners)
+        fetch(server, *(f"company/{number}" for number in range(40)), manners=manners)
         assert 2 <= server.most["127.0.0.1"] <= 3
 
     def test_nor_do_all_together(self, server: FaultyServer) -> None:
         manners = Manners(per_host=4, together=6)
         urls = [
-            server.url(f"late/30/{number}", host)
+            server.url(f"company/{number}", host)
             for number in range(20)
             for host in ("127.0.0.1", "localhost")
         ]
@@ -256,16 +263,18 @@ class TestDeadHosts:
         assert all(one.passing and one.data is None for one in found)
         assert found[-1].reason == "download: host 127.0.0.1 does not answer (timed out)"
         limit = download.UNREACHABLE_IN_A_ROW
-        assert limit <= sum(server.asked.values()) <= limit + manners.per_host
+        until(lambda: sum(server.asked.values()) >= limit)
+        assert sum(server.asked.values()) <= limit + manners.per_host
 
     def test_a_refused_connection_is_said_and_may_pass(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-        url = f"http://127.0.0.1:{port}/"
         refused = Fetched(None, "download: connection refused", passing=True)
-        assert list(fetch_all([url], QUICK)) == [refused]
         down = "download: host 127.0.0.1 does not answer (connection refused)"
-        found = list(fetch_all([url] * 50, QUICK))
+        with socket.socket() as taken:
+            # Nobody else gets the port, and nobody listens.
+            taken.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+            assert list(fetch_all([url], QUICK)) == [refused]
+            found = list(fetch_all([url] * 50, QUICK))
         assert set(found) <= {refused, Fetched(None, down, passing=True)}
 
     def test_one_answer_between_them_and_a_host_is_not_dead(self, server: FaultyServer) -> None:
@@ -324,7 +333,7 @@ class TestMemory:
 
 def settled(server: FaultyServer, least: int) -> int:
     """How often the server was asked, once it was so often and no more comes."""
-    give_up, before = time.monotonic() + 30, -1
+    give_up, before = time.monotonic() + 120, -1
     while (now := sum(server.asked.values())) < least or now != before:
         assert time.monotonic() < give_up, f"asked {now} times, not {least}"
         before = now
@@ -332,40 +341,48 @@ def settled(server: FaultyServer, least: int) -> int:
     return now
 
 
-def workers() -> int:
-    return sum(thread.name == "stoker-download" for thread in threading.enumerate())
+def no_worker_stays() -> bool:
+    """They end at once, as soon as each has had its turn."""
+    return until(lambda: all(t.name != "stoker-download" for t in threading.enumerate()))
 
 
 class TestStopping:
+    @measured(tries=5)
     def test_a_wish_ends_it_at_once_and_no_thread_stays(self, server: FaultyServer) -> None:
-        wish = threading.Event()
-        patient = Manners(idle_s=60, total_s=60)
-        answers = fetch_all([server.url("hang/1")] * 40, patient, wish.is_set)
-        threading.Timer(0.2, wish.set).start()
-        began = time.monotonic()
-        assert list(answers) == []
-        assert time.monotonic() - began < 5
-        assert workers() == 0
+        wished_at: list[float] = []
+
+        def wish() -> bool:
+            if not wished_at and server.asked["/hang/1"]:
+                wished_at.append(time.monotonic())
+            return bool(wished_at)
+
+        assert list(fetch_all([server.url("hang/1")] * 40, PATIENT, wish)) == []
+        held(time.monotonic() - wished_at[0] < 5)
+        assert no_worker_stays()
 
     def test_a_consumer_that_leaves_takes_the_threads_with_it(self, server: FaultyServer) -> None:
-        answers = fetch_all([server.url(p) for p in ["fine/1", *["hang/1"] * 20]], Manners())
+        answers = fetch_all([server.url(p) for p in ["fine/1", *["hang/1"] * 20]], PATIENT)
         next(answers)
+        until(lambda: server.asked["/hang/1"])
         answers.close()
-        assert workers() == 0
+        assert no_worker_stays()
 
+    @measured()
     def test_ctrl_c_ends_the_process(self, server: FaultyServer) -> None:
         script = (
-            "import signal, sys, threading\n"
+            "import sys\n"
             "from stoker.data.download import Manners, fetch_all\n"
-            "threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()\n"
-            "list(fetch_all([sys.argv[1]] * 40, Manners()))\n"
+            f"list(fetch_all([sys.argv[1]] * 40, {PATIENT}))\n"
         )
-        began = time.monotonic()
         command = [sys.executable, "-c", script, server.url("hang/1")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        assert "KeyboardInterrupt" in done.stderr
-        assert done.returncode != 0
-        assert time.monotonic() - began < 15
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            until(lambda: server.asked["/hang/1"])
+            process.send_signal(signal.SIGINT)
+            told = time.monotonic()
+            _, said = process.communicate(timeout=120)
+        assert "KeyboardInterrupt" in said
+        assert process.returncode != 0
+        held(time.monotonic() - told < 15)
 
     def test_a_fault_of_ours_is_raised_and_not_waited_for(
         self, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
