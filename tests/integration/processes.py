@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from stoker.faults import VARIABLE
 from stoker.run import Event, Run
 
+BELOW_EPHEMERAL = range(20_000, 32_000)
+"""Ports that no system gives to whoever does not ask for one by its number."""
 
-def start(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
+
+def start(
+    arguments: list[str], cwd: Path, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """A stoker process in a group of its own, as a scheduler would start it."""
     return subprocess.Popen(
         [sys.executable, "-m", "stoker", *arguments],
@@ -21,18 +31,18 @@ def start(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **(variables or {})},
     )
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float = 120) -> tuple[int, str]:
+def finish(process: subprocess.Popen[str], timeout_s: float = 300) -> tuple[int, str]:
     """Exit code and everything that was printed."""
     printed, _ = process.communicate(timeout=timeout_s)
     return process.returncode, printed
 
 
 def wait_until(
-    happened: Callable[[], bool], process: subprocess.Popen[str], timeout_s: float = 90
+    happened: Callable[[], bool], process: subprocess.Popen[str], timeout_s: float = 240
 ) -> None:
     give_up = time.monotonic() + timeout_s
     while not happened():
@@ -44,6 +54,21 @@ def wait_until(
 def steps_done(run: Run, attempt: int) -> int:
     """Steps that an attempt has written down so far."""
     return sum(event["kind"] == "step" for event in run.attempt_events(attempt))
+
+
+def slow_steps(until: int | None = None) -> dict[str, str]:
+    """For a run that is to be met in its midst: steps so slow that it is not over before that."""
+    slow = {"fault": "stall", "at": "forward", "seconds": 0.3, "again": True, "until": until}
+    return {VARIABLE: json.dumps([slow])}
+
+
+def free_port() -> int:
+    """A port of loopback that stays free until it is used."""
+    while True:
+        port = random.SystemRandom().choice(BELOW_EPHEMERAL)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def ended(run: Run) -> Event:

@@ -14,16 +14,16 @@ ARCHIVE = Path(__file__).parents[3] / "shared" / "data" / "cifar10-jpeg.tar.gz"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 @pytest.mark.skipif(not ARCHIVE.exists(), reason=f"needs CIFAR-10 as JPEG files at {ARCHIVE.name}")
 def test_two_epochs_of_the_quick_recipe_beat_one_half(tmp_path: Path) -> None:
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path / "cifar10", filter="data")
-    code, printed = finish(start(["pack", "cifar10", "--codec", "raw"], tmp_path), 300)
+    code, printed = finish(start(["pack", "cifar10", "--codec", "raw"], tmp_path), 900)
     assert code == 0, printed
     assert "60,000 images (train 50,000, test 10,000) in 10 classes" in printed
     flags = ["--recipe", "cifar10-quick", "--epochs", "2", "--warmup-epochs", "0.5", "--run", "run"]
-    code, printed = finish(start(["train", "cifar10-packed", *flags], tmp_path), 800)
+    code, printed = finish(start(["train", "cifar10-packed", *flags], tmp_path), 1400)
     assert code == 0, printed
     last = Run(tmp_path / "run").merged("evaluation")[-1]
     assert last["images"] == 10_000

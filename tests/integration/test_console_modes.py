@@ -33,7 +33,7 @@ def test_a_terminal_gets_a_live_bar(packed: Path, tmp_path: Path) -> None:
         cwd=str(tmp_path),
         dimensions=(40, 160),
         encoding="utf-8",
-        timeout=90,
+        timeout=240,
     )
     terminal.expect("img/s")
     terminal.expect("finished: best top-1")

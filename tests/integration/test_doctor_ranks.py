@@ -7,25 +7,25 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore
 
+from integration.meeting import has_state
+from integration.processes import free_port
+from measured import held, measured
 from networks import GRADIENT
 from stoker.cli.doctor_ranks import network_across
 from stoker.errors import BadRequest, StokerError
 from stoker.fleet import rendezvous
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def doctor(*words: str, ranks: int = 1) -> argparse.Namespace:
@@ -54,7 +54,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
 
 
 def wait_for_ranks(process: subprocess.Popen[str], count: int) -> list[int]:
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 240
     while len(found := children(process)) < count:
         assert process.poll() is None and time.monotonic() < give_up
         time.sleep(0.05)
@@ -63,9 +63,7 @@ def wait_for_ranks(process: subprocess.Popen[str], count: int) -> list[int]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -106,6 +104,7 @@ def test_what_cannot_be_measured_is_refused(words: str, complaint: str) -> None:
         network_across(doctor(*words.split()), words.split())
 
 
+@measured()
 def test_a_host_that_never_comes_ends_the_wait(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,44 +114,35 @@ def test_a_host_that_never_comes_ends_the_wait(
     began = time.monotonic()
     with pytest.raises(StokerError) as raised:
         network_across(doctor(*words), words)
+    took_s = time.monotonic() - began
     assert raised.value.exit_code == 1
     assert str(raised.value) == (
         f"not enough nodes came to 127.0.0.1:{port} within 4 s: "
         "start the same command on every host again"
     )
-    assert time.monotonic() - began < 60
+    held(took_s < 60, took_s)
 
 
 def test_another_key_is_refused_and_a_stop_is_heard(tmp_path: Path, port: int) -> None:
     words = ["--nodes", "2", "--rendezvous", f"127.0.0.1:{port}"]
     first = start(words, tmp_path / "a")
     key = tmp_path / "a" / "runs" / ".doctor" / "rendezvous.key"
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 100
     # The first must have written its part before another comes to read it.
     while not has_state(port):
         assert first.poll() is None and time.monotonic() < give_up
         time.sleep(0.1)
     second = start(words, tmp_path / "b")
-    printed, _ = second.communicate(timeout=60)
+    printed, _ = second.communicate(timeout=240)
     assert second.returncode == 1, printed
     assert "has another key, so nothing it sent was read" in printed
     assert "runs/.doctor/rendezvous.key" in printed
     assert key.read_bytes().hex() not in printed
     first.send_signal(signal.SIGTERM)
-    printed, _ = first.communicate(timeout=30)
+    printed, _ = first.communicate(timeout=240)
     assert first.returncode == 75, printed
     assert "the same command begins anew" in printed
     assert not [*(tmp_path / "a" / "tmp").iterdir(), *(tmp_path / "b" / "tmp").iterdir()]
-
-
-def has_state(port: int) -> bool:
-    """Whether a first node has put its name into the rendezvous."""
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-        store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=5))
-        return bool(store.check(["torch.rendezvous.stoker"]))
-    except (OSError, RuntimeError):
-        return False
 
 
 def test_two_hosts_with_one_address_are_one_machine(tmp_path: Path, port: int) -> None:
@@ -165,7 +155,7 @@ def test_two_hosts_with_one_address_are_one_machine(tmp_path: Path, port: int) -
         (tmp_path / name / "runs").symlink_to(shared)
         shared.mkdir(exist_ok=True)
         both.append(start(words, tmp_path / name))
-    printed = [process.communicate(timeout=120)[0] for process in both]
+    printed = [process.communicate(timeout=300)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], printed
     assert printed[0] == printed[1]
     assert "2 ranks on 1 host" in printed[0]
@@ -176,7 +166,7 @@ def test_a_killed_rank_takes_nobody_with_it_for_long(tmp_path: Path) -> None:
     process = start(["--ranks", "2"], tmp_path / "a")
     ranks = wait_for_ranks(process, 2)
     os.kill(ranks[1], signal.SIGKILL)
-    printed, _ = process.communicate(timeout=90)
+    printed, _ = process.communicate(timeout=240)
     assert process.returncode == 1, printed
     assert re.search(r"stoker: (lost a rank while measuring|a rank failed)", printed), printed
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
@@ -187,7 +177,7 @@ def test_a_stop_ends_all_ranks(tmp_path: Path) -> None:
     process = start(["--ranks", "2"], tmp_path / "a")
     ranks = wait_for_ranks(process, 2)
     process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=240)
     assert process.returncode == 75, printed
     assert "the same command begins anew" in printed
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
@@ -205,6 +195,6 @@ def test_capacity_is_one_number_on_all_ranks(world: int, tmp_path: Path) -> None
         )
         for rank in range(world)
     ]
-    said = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    said = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
     assert len({answer["rate"] for answer in said}) == 1
     assert said[0]["rate"] > 0

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from integration.namespaces import Cluster, Machine, missing
+from measured import held, measured
 from samples import image_folder
 from stoker.data.encode import Storage
 from stoker.data.pack import pack
@@ -31,8 +32,9 @@ GONE = "is gone: start the same command again on every node, it goes on from the
 no_machines = missing()
 pytestmark = [
     pytest.mark.skipif(no_machines is not None, reason=no_machines or ""),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1500),
     pytest.mark.slow,
+    measured(),
 ]
 
 
@@ -76,25 +78,32 @@ class Site:
                         return event
         return None
 
-    def trains(self, world: int, after: float, timeout_s: float = 60.0) -> float:
+    def trains(self, world: int, after: float) -> float:
         """Seconds from a moment to the first step that so many ranks made together."""
-        self.wait(lambda: self.first_step(world, after) is not None, timeout_s)
+        self.wait(lambda: self.first_step(world, after) is not None)
         step = self.first_step(world, after)
         assert step is not None
         return float(step["time"]) - after
 
-    def wait(self, happened: Callable[[], bool], timeout_s: float) -> None:
+    def wait(self, happened: Callable[[], bool], timeout_s: float = 120.0) -> None:
         give_up = time.monotonic() + timeout_s
         while not happened():
-            assert time.monotonic() < give_up, self.everything()
+            held(time.monotonic() < give_up, self.everything())
             time.sleep(0.1)
+
+    def left(self, launcher: subprocess.Popen[str], since: float) -> float:
+        """Seconds from a moment until a node had ended to be started again."""
+        assert launcher.wait(timeout=180) == 75, self.everything()
+        return time.time() - since
 
     def everything(self) -> str:
         logs = [*self.folder.glob("*.out"), *self.run.path.glob("*.log")]
         return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in logs)
 
-    def finish(self, *launchers: subprocess.Popen[str]) -> list[int]:
-        return [launcher.wait(timeout=120) for launcher in launchers]
+    def finish(self, *launchers: subprocess.Popen[str]) -> None:
+        codes = [launcher.wait(timeout=300) for launcher in launchers]
+        # A node that a busy machine kept from every sign of life is lost to the others, rightly.
+        held(codes == [0] * len(codes), codes, self.everything())
 
     def assert_whole(self) -> None:
         """Finished, and every sample was seen exactly once in every epoch."""
@@ -131,16 +140,16 @@ def test_a_node_is_killed_and_comes_back(site: Site, record_property: Record, vi
     site.machines[victim].kill()
     alone_s = site.trains(world=1, after=killed)
     record_property("alone_s", alone_s)
-    assert alone_s < 25
+    held(alone_s < 25, alone_s)
     assert second.wait() == -signal.SIGKILL
-    site.wait(lambda: f"lost rank {victim} on {name}" in site.printed(survivor), 5)
+    site.wait(lambda: f"lost rank {victim} on {name}" in site.printed(survivor))
     assert "Traceback" not in site.everything()
 
     back = time.time()
     second = site.start(victim)
     together_s = site.trains(world=2, after=back)
     record_property("together_s", together_s)
-    assert together_s < 25
+    held(together_s < 25, together_s)
     hosts = {
         event["environment"]["host"]
         for rank in range(2)
@@ -149,7 +158,7 @@ def test_a_node_is_killed_and_comes_back(site: Site, record_property: Record, vi
     }
     assert hosts == {"node-a", "node-b"}
 
-    assert site.finish(first, second) == [0, 0], site.everything()
+    site.finish(first, second)
     site.assert_whole()
 
 
@@ -161,20 +170,20 @@ def test_a_link_is_down_for_half_a_minute(site: Site, record_property: Record) -
 
     cut = time.time()
     site.machines[1].link("down")
-    left_s = second.wait(timeout=45) and time.time() - cut
+    left_s = site.left(second, cut)
     record_property("cut_off_node_ended_s", left_s)
-    assert second.returncode == 75, site.everything()
+    held(left_s < 45, left_s)
     assert GONE in site.printed(1)
     assert not site.machines[1].processes()
     time.sleep(max(0.0, cut + 30 - time.time()))
     site.machines[1].link("up")
     alone_s = site.trains(world=1, after=cut)
     record_property("alone_s", alone_s)
-    assert alone_s < 45
+    held(alone_s < 45, alone_s)
     assert first.poll() is None
 
     second = site.start(1)
-    assert site.finish(first, second) == [0, 0], site.everything()
+    site.finish(first, second)
     site.assert_whole()
 
 
@@ -185,8 +194,9 @@ def test_the_host_of_the_rendezvous_is_killed(site: Site, record_property: Recor
 
     killed = time.time()
     site.machines[0].kill()
-    assert second.wait(timeout=40) == 75, site.everything()
-    record_property("ended_s", time.time() - killed)
+    ended_s = site.left(second, killed)
+    record_property("ended_s", ended_s)
+    held(ended_s < 40, ended_s)
     assert not site.machines[1].processes()
     assert GONE in site.printed(1)
     assert "lost rank 0 on node-a" in site.printed(1)
@@ -195,7 +205,7 @@ def test_the_host_of_the_rendezvous_is_killed(site: Site, record_property: Recor
     again = time.time()
     launchers = site.start(0), site.start(1)
     record_property("resumed_s", site.trains(world=2, after=again))
-    assert site.finish(*launchers) == [0, 0], site.everything()
+    site.finish(*launchers)
     site.assert_whole()
 
 
@@ -212,12 +222,15 @@ def test_a_node_is_told_to_leave_and_nothing_listens_to_strangers(
 
     told = time.time()
     second.send_signal(signal.SIGUSR1)
-    assert second.wait(timeout=30) == 75, site.everything()
-    record_property("left_s", time.time() - told)
+    left_s = site.left(second, told)
+    record_property("left_s", left_s)
+    held(left_s < 30, left_s)
     assert not site.machines[1].processes()
     record_property("alone_s", site.trains(world=2, after=told))
+    told = time.time()
     first.send_signal(signal.SIGTERM)
-    assert first.wait(timeout=30) == 75, site.everything()
+    left_s = site.left(first, told)
+    held(left_s < 30, left_s)
     starts = site.run.starts()
     assert starts[1]["step"] == next(
         event["step"] for event in site.run.attempt_events(1) if event["kind"] == "end"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from integration.processes import finish, start, steps_done, wait_until
+from integration.meeting import has_state
+from integration.processes import finish, free_port, start, steps_done, wait_until
+from measured import held, measured
 from stoker.run import Run
 
 FLAGS = "--model resnet9_w4 --image-size 24 --batch-size 50 --eval-every 1000"
@@ -25,9 +27,7 @@ def train(data: Path, port: int, *more: str, epochs: int = 3000, nodes: str = "1
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,14 @@ def test_what_ranks_refuse_ends_the_node_with_their_words(
     assert printed.count("timm has no model called 'nonsense'") == 1
 
 
+@measured()
 def test_a_stop_while_waiting_for_nodes_is_heard(packed: Path, tmp_path: Path, port: int) -> None:
     process = start(train(packed, port, nodes="2"), tmp_path)
-    key = tmp_path / "run" / "rendezvous.key"
-    wait_until(key.exists, process)
-    time.sleep(6)
+    wait_until(lambda: has_state(port), process)
     process.send_signal(signal.SIGTERM)
-    code, printed = finish(process, timeout_s=5)
+    told = time.monotonic()
+    code, printed = finish(process)
+    held(time.monotonic() - told < 5, printed)
     assert code == 75
     assert "stopped while it waited for nodes" in printed
 
@@ -95,7 +96,8 @@ def test_a_rank_that_dies_is_started_again_and_one_that_always_dies_is_not(
     while process.poll() is None:
         # From here on no rank lives long enough to make a step.
         for rank in ranks_of(process):
-            os.kill(rank, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
         time.sleep(0.05)
     code, printed = finish(process)
     assert code == 1

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from integration.processes import ended, finish, start, steps_done, wait_until
+from integration.processes import ended, finish, slow_steps, start, steps_done, wait_until
 from stoker.commit import sha256_file
+from stoker.fleet.ranks import MEETING_FILE
 from stoker.run import Run
 from stoker.survive.saving import Checkpoints
 
@@ -28,7 +29,7 @@ def test_a_signal_stops_in_order_and_the_same_command_goes_on(
     packed: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     run = Run(tmp_path / "run")
-    process = start(train(packed, 12), tmp_path)
+    process = start(train(packed, 12), tmp_path, slow_steps())
     wait_until(lambda: steps_done(run, 1) >= 4, process)
     process.send_signal(number)
     code, printed = finish(process)
@@ -43,24 +44,24 @@ def test_a_signal_stops_in_order_and_the_same_command_goes_on(
     assert f"resumed at step {int(name):,}" in printed
     assert [event["step"] for event in run.steps()] == list(range(96))
 
-    code, printed = finish(start(train(packed, 12), tmp_path), timeout_s=20)
+    code, printed = finish(start(train(packed, 12), tmp_path))
     assert (code, "finished already" in printed) == (0, True)
     assert len(run.attempts()) == 2
 
-    code, printed = finish(start(train(packed, 13), tmp_path), timeout_s=20)
+    code, printed = finish(start(train(packed, 13), tmp_path))
     assert (code, "epochs 12 -> 13" in printed) == (2, True)
 
 
 def test_two_ranks_by_the_real_launcher(packed: Path, tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
-    process = start(train(packed, 30, "--ranks", "2"), tmp_path)
+    process = start(train(packed, 30, "--ranks", "2"), tmp_path, slow_steps())
     wait_until(lambda: steps_done(run, 1) >= 6, process)
     process.send_signal(signal.SIGTERM)
     code, printed = finish(process)
     assert code == 75, printed + (tmp_path / "run/launcher.log").read_text()
     assert "global 50 = 2 ranks x up to 26 x 1 accum" in printed
 
-    process = start(train(packed, 30, "--ranks", "2"), tmp_path)
+    process = start(train(packed, 30, "--ranks", "2"), tmp_path, slow_steps())
     wait_until(lambda: steps_done(run, 2) >= 6, process)
     process.kill()
     process.communicate()
@@ -72,11 +73,13 @@ def test_two_ranks_by_the_real_launcher(packed: Path, tmp_path: Path) -> None:
 
 def test_a_killed_rank_is_started_again_and_the_run_goes_on(packed: Path, tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
-    process = start(train(packed, 20, "--ranks", "2", "--checkpoint-interval", "0.2"), tmp_path)
-    wait_until(lambda: steps_done(run, 1) >= 20, process)
+    words = train(packed, 20, "--ranks", "2", "--checkpoint-interval", "0.2")
+    process = start(words, tmp_path, slow_steps(until=30))
+    saved = Checkpoints(run.path)
+    wait_until(lambda: int(saved.pointer("last") or 0) > 0 and steps_done(run, 1) >= 4, process)
     victim = next(event for event in run.attempt_events(1, rank=1) if event["kind"] == "attempt")
     os.kill(victim["environment"]["process"], signal.SIGKILL)
-    code, printed = finish(process, timeout_s=180)
+    code, printed = finish(process)
     assert code == 0, printed + (tmp_path / "run/launcher.log").read_text()
     assert "rank 1 was killed (SIGKILL): going on from the newest checkpoint" in printed
     assert f"lost rank 1 on {socket.gethostname()}" in printed
@@ -111,21 +114,14 @@ def test_training_never_writes_to_the_packed_set(packed: Path, tmp_path: Path) -
     assert hashes() == before
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def evaluate(data: Path, checkpoint: Path, world: int, batch_size: int) -> str:
+def evaluate(data: Path, checkpoint: Path, world: int, batch_size: int, meeting: Path) -> str:
     """Evaluate on some ranks; what rank 0 counted."""
     script = Path(__file__).with_name("evaluate_rank.py")
     common = {
         **os.environ,
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        MEETING_FILE: str(meeting),
         "GLOO_SOCKET_IFNAME": "lo",
     }
     ranks = [
@@ -137,7 +133,7 @@ def evaluate(data: Path, checkpoint: Path, world: int, batch_size: int) -> str:
         )
         for rank in range(world)
     ]
-    printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+    printed = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert all(rank.returncode == 0 for rank in ranks)
     return printed[0].strip()
 
@@ -151,7 +147,9 @@ def test_evaluation_counts_each_image_once_at_any_world_and_batch_size(
     name = checkpoints.pointer("last")
     assert name is not None
     found = {
-        (world, size): evaluate(packed, checkpoints.folder / name, world, size)
+        (world, size): evaluate(
+            packed, checkpoints.folder / name, world, size, tmp_path / f"meeting-{world}-{size}"
+        )
         for world, size in ((1, 148), (1, 7), (2, 50), (3, 32))
     }
     assert len(set(found.values())) == 1, found
