@@ -24,7 +24,7 @@ from stoker.run import Event, Run
 from stoker.survive.saving import Checkpoints
 from stoker.train.watch import BYTES_A_STEP
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SCRIPT = Path(__file__).with_name("spans_rank.py")
 EPOCHS = 14
 """Two more than the first phase has."""
@@ -76,7 +76,7 @@ def trained(
         for rank in range(world)
     ]
     try:
-        printed = [rank.communicate(timeout=500)[0] for rank in ranks]
+        printed = [rank.communicate(timeout=1600)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
