@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,34 +144,36 @@ def across_hosts(
             f"cannot keep the hosts' key in {SHARED.resolve()} ({error.strerror}): start in a "
             "folder that you can write to, the same on every host"
         ) from error
-    try:
-        rendezvous = Rendezvous(place, nodes, key, lambda: bool(stop), parsed.address)
-        round = rendezvous.next_round()
-        name = f"{told[HOST]} {rendezvous.local_address}"
-        plan = Launch(
-            ranks=parsed.ranks,
-            arguments=["doctor", *words],
-            run_path=SHARED,
-            extra={**told, HOST: name},
-            stop=lambda: bool(stop),
-            progress=lambda: 0,
-            tell=lambda log, place, code: None,
-        )
-        code = take_part(plan, rendezvous, round, folder / LOG)
-    except Interrupted as error:
-        # A measurement is not resumed: what is no stop wish has failed.
-        if stop:
-            raise Interrupted(STOPPED) from error
-        raise StokerError(lost(folder) or without_resuming(error)) from error
-    except BadRequest:
-        raise
-    except StokerError as error:
-        raise StokerError(
-            f"the host at {place} has another key, so nothing it sent was read: all hosts share "
-            f"{SHARED / KEY_FILE}; copy it from there, or start where it is shared"
-        ) from error
-    rendezvous.part(round, finished=code == FINISHED)
-    return code
+    with ExitStack() as leaving:
+        try:
+            rendezvous = Rendezvous(place, nodes, key, lambda: bool(stop), parsed.address)
+            leaving.callback(rendezvous.leave)
+            round = rendezvous.next_round()
+            name = f"{told[HOST]} {rendezvous.local_address}"
+            plan = Launch(
+                ranks=parsed.ranks,
+                arguments=["doctor", *words],
+                run_path=SHARED,
+                extra={**told, HOST: name},
+                stop=lambda: bool(stop),
+                progress=lambda: 0,
+                tell=lambda log, place, code: None,
+            )
+            code = take_part(plan, rendezvous, round, folder / LOG)
+        except Interrupted as error:
+            # A measurement is not resumed: what is no stop wish has failed.
+            if stop:
+                raise Interrupted(STOPPED) from error
+            raise StokerError(lost(folder) or without_resuming(error)) from error
+        except BadRequest:
+            raise
+        except StokerError as error:
+            raise StokerError(
+                f"the host at {place} has another key, so nothing it sent was read: all hosts "
+                f"share {SHARED / KEY_FILE}; copy it from there, or start where it is shared"
+            ) from error
+        rendezvous.part(round, finished=code == FINISHED)
+        return code
 
 
 def without_resuming(error: Interrupted) -> str:

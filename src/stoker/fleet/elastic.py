@@ -58,6 +58,14 @@ def launch(plan: Launch, place: Place, nodes: Nodes) -> int:
     """Take part in a run until it is finished or this node has to leave; the exit code."""
     key = shared_key(plan.run_path / KEY_FILE)
     rendezvous = Rendezvous(place, nodes, key, plan.stop)
+    try:
+        return rounds(plan, rendezvous)
+    finally:
+        rendezvous.leave()
+
+
+def rounds(plan: Launch, rendezvous: Rendezvous) -> int:
+    """One round after the other, as long as there is something to do; the exit code."""
     log = plan.run_path / f"launcher-{rendezvous.local_address}.log"
     failed_at = -1
     while True:

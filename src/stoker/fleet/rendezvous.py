@@ -215,6 +215,12 @@ class Rendezvous:
                     return
                 time.sleep(_POLL_S)
 
+    def leave(self) -> None:
+        """Ask nothing more. A thread that is inside torch's store as the process ends aborts it,
+        and its exit code would say nothing of why it ended."""
+        if self._signed:
+            self._signed.close()
+
     def _ask(
         self, function: Callable[[], Answer], patience_s: float, *, heedful: bool = True
     ) -> Answer:

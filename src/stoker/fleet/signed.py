@@ -1,7 +1,7 @@
 """The state of a rendezvous, signed: what torch reads from its store, it unpickles.
 
 Invariants: nothing is handed on that does not carry a signature made with the run's own key, and
-only those who can read the run directory have that.
+only those who can read the run directory have that. Once closed, no thread enters the store.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import hashlib
 import hmac
 import os
 import secrets
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,18 +56,37 @@ class Signed:
 
     def __init__(self, inner: StateStore, key: bytes) -> None:
         self._inner, self._key = inner, key
+        self._door, self._closed = threading.Lock(), False
         self.heard_at = time.monotonic()
         """When the store last answered."""
 
     def get_state(self) -> tuple[bytes, Any] | None:
-        found = self._inner.get_state()
+        with self._inside():
+            found = self._inner.get_state()
         self.heard_at = time.monotonic()
         return None if found is None else (self._opened(found[0]), found[1])
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
-        found = self._inner.set_state(self._signature(state) + state, token)
+        with self._inside():
+            found = self._inner.set_state(self._signature(state) + state, token)
         self.heard_at = time.monotonic()
         return None if found is None else (self._opened(found[0]), found[1], found[2])
+
+    def close(self, patience_s: float = 2.0) -> None:
+        """Let no thread in any more, and wait for the one that is inside."""
+        entered = self._door.acquire(timeout=patience_s)
+        self._closed = True
+        if entered:
+            self._door.release()
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        with self._door:
+            if self._closed:
+                from torch.distributed.elastic.rendezvous.api import RendezvousClosedError
+
+                raise RendezvousClosedError("this node has left the rendezvous")
+            yield
 
     def _signature(self, state: bytes) -> bytes:
         return hmac.digest(self._key, state, hashlib.sha256)

@@ -114,6 +114,33 @@ def test_a_forged_state_is_refused_before_anybody_reads_it(forged: bytes | str) 
         ours.set_state(b"mine")
 
 
+LEAVES = """
+import sys, threading
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from stoker.fleet.signed import Signed
+
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+ours, asked = Signed(C10dRendezvousBackend(store, "run"), bytes(32)), threading.Event()
+
+def ask():
+    while True:
+        ours.set_state(b"state")
+        asked.set()
+
+threading.Thread(target=ask, daemon=True).start()
+asked.wait()
+ours.close()
+sys.exit(75)
+"""
+
+
+def test_a_process_that_leaves_while_a_thread_asks_keeps_its_exit_code() -> None:
+    """A thread inside the store as Python ends would abort the process."""
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True)
+    assert done.returncode == 75, done.stderr
+
+
 @pytest.mark.timeout(300)
 def test_a_store_with_an_intruders_pickle_ends_with_words() -> None:
     port = free_port()
