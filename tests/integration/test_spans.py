@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 
 from chaos.recipes import RECIPES, command
 from chaos.trainers import assert_bit_equal
+from measured import held, measured
 from samples import image_folder
 from stoker.data.encode import Storage
 from stoker.data.pack import pack
@@ -55,8 +57,14 @@ def trained(
 ) -> tuple[Path, int]:
     """Where every recipe was trained, and on how many ranks."""
     root, world = tmp_path_factory.mktemp("runs"), request.param
+    train(root, world, sets, RECIPES)
+    return root, world
+
+
+def train(root: Path, world: int, sets: dict[str, Path], recipes: Iterable[str]) -> None:
+    """Train recipes on some ranks, one after the other."""
     plan = []
-    for recipe, trial in product(RECIPES, (True, False)):
+    for recipe, trial in product(recipes, (True, False)):
         folder = folder_of(root, recipe, trial)
         folder.mkdir()
         argv = command(sets, folder / "run", recipe, epochs=EPOCHS)
@@ -81,7 +89,6 @@ def trained(
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * world, "\n".join(printed)[-3000:]
-    return root, world
 
 
 @pytest.fixture(params=RECIPES)
@@ -98,13 +105,29 @@ def laps_of(run: Run, rank: int) -> list[tuple[float, float]]:
     return laps
 
 
-def test_the_parts_of_all_laps_are_the_wall_time(run: Run, trained: tuple[Path, int]) -> None:
+spoilt: set[Path] = set()
+"""Runs that stood still for a moment between the clock of an event and the first mark."""
+
+
+@measured()
+def test_the_parts_of_all_laps_are_the_wall_time(
+    request: pytest.FixtureRequest,
+    run: Run,
+    trained: tuple[Path, int],
+    sets: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    if run.path in spoilt:
+        recipe = request.node.callspec.params["run"]
+        train(tmp_path, trained[1], sets, [recipe])
+        run = Run(folder_of(tmp_path, recipe) / "run")
+    spoilt.add(trained[0] / run.path.relative_to(run.path.parents[1]))
     for rank in range(trained[1]):
         (begin,), (end,) = (events_of(run, rank, kind) for kind in ("attempt", "end"))
         laps = [event["parts"] for event in events_of(run, rank, "step", "skipped", "end")]
         total, wall = sum(sum(parts.values()) for parts in laps), end["time"] - begin["time"]
         print(f"rank {rank}: {total:.3f} s in parts, {wall:.3f} s by the wall")
-        assert total == pytest.approx(wall, rel=0.02)
+        held(total == pytest.approx(wall, rel=0.02), rank, total, wall)
 
 
 def test_the_parts_of_each_step_are_the_time_between_its_marks(
