@@ -16,12 +16,9 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import random
 import signal
-import socket
 import sys
 import time
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -29,20 +26,11 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel  # noqa: F401
 
 import stoker.train.session  # noqa: F401
+from ports import free_port
 from stoker.cli import main
 from stoker.faults import VARIABLE
 
 CLONE_NEWNET = 0x40000000
-
-
-def free_port() -> int:
-    """A port that nobody is given by chance before rank 0 opens it: below those that the kernel
-    hands out, to neighbours and to ranks that try to reach it early."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def enter(space: str) -> None:

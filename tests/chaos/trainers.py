@@ -53,6 +53,7 @@ class Trainers:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path])},
         )
 
     def close(self) -> None:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from stoker.faults import VARIABLE
 from stoker.run import Event, Run
-
-BELOW_EPHEMERAL = range(20_000, 32_000)
-"""Ports that no system gives to whoever does not ask for one by its number."""
 
 
 def start(
@@ -60,15 +54,6 @@ def slow_steps(until: int | None = None) -> dict[str, str]:
     """For a run that is to be met in its midst: steps so slow that it is not over before that."""
     slow = {"fault": "stall", "at": "forward", "seconds": 0.3, "again": True, "until": until}
     return {VARIABLE: json.dumps([slow])}
-
-
-def free_port() -> int:
-    """A port of loopback that stays free until it is used."""
-    while True:
-        port = random.SystemRandom().choice(BELOW_EPHEMERAL)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def ended(run: Run) -> Event:

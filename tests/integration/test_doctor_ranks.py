@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from integration.meeting import has_state
-from integration.processes import free_port
 from measured import held, measured
 from networks import GRADIENT
+from ports import free_port
 from stoker.cli.doctor_ranks import network_across
 from stoker.errors import BadRequest, StokerError
 from stoker.fleet import rendezvous

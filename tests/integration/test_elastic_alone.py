@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from integration.meeting import has_state
-from integration.processes import finish, free_port, start, steps_done, wait_until
+from integration.processes import finish, start, steps_done, wait_until
 from measured import held, measured
+from ports import free_port
 from stoker.run import Run
 
 FLAGS = "--model resnet9_w4 --image-size 24 --batch-size 50 --eval-every 1000"

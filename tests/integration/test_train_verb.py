@@ -71,6 +71,17 @@ def test_two_ranks_by_the_real_launcher(packed: Path, tmp_path: Path) -> None:
     assert {event["images"] for event in run.steps()} == {50}
 
 
+def test_a_signal_while_the_ranks_start_waits_for_them(packed: Path, tmp_path: Path) -> None:
+    """They would die of it, each for itself, before they listen."""
+    process = start(train(packed, 30, "--ranks", "2"), tmp_path)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_until(lambda: len(children.read_text().split()) == 2, process)
+    process.send_signal(signal.SIGTERM)
+    code, printed = finish(process)
+    assert code == 75, printed + (tmp_path / "run/launcher.log").read_text()
+    assert "the same command goes on" in printed
+
+
 def test_a_killed_rank_is_started_again_and_the_run_goes_on(packed: Path, tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     words = train(packed, 20, "--ranks", "2", "--checkpoint-interval", "0.2")
