@@ -41,13 +41,20 @@ def usable_cores() -> int:
 
 def cgroup_cores(root: str = CGROUPS, own: str = OWN_CGROUP) -> int:
     """Whole cores of the smallest CPU quota on this process; very many where there is none."""
-    found = [1 << 20]
+    quotas: list[tuple[int, int]] = []
     for folder in cgroups(root, own):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):  # "max" is no number
             quota, period = (folder / "cpu.max").read_text().split()
-            if quota != "max":
-                found.append(max(1, int(int(quota) / int(period) + 0.5)))
-    return min(found)
+            quotas.append((int(quota), int(period)))
+    for folder in cgroups(root, own, "cpu"):
+        with suppress(OSError, ValueError):
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quota_us, period_us = (int((folder / name).read_text()) for name in names)
+            quotas.append((quota_us, period_us))
+    cores = [
+        max(1, int(quota / period + 0.5)) for quota, period in quotas if min(quota, period) > 0
+    ]
+    return min(cores, default=1 << 20)
 
 
 def usable_memory(
@@ -58,6 +65,9 @@ def usable_memory(
     for folder in cgroups(root, own):
         with suppress(OSError, ValueError):
             found.append(int((folder / "memory.max").read_text()))  # "max" is no number
+    for folder in cgroups(root, own, "memory"):
+        with suppress(OSError, ValueError):  # where there is no limit: more than any machine has
+            found.append(int((folder / "memory.limit_in_bytes").read_text()))
     with suppress(OSError, ValueError, StopIteration):
         lines = Path(machine).read_text().splitlines()
         total = next(line for line in lines if line.startswith("MemTotal:"))

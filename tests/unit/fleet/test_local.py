@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.errors import StokerError
-from stoker.fleet.local import cgroup_cores, map_tasks, usable_cores
+from stoker.fleet.local import cgroup_cores, map_tasks, usable_cores, usable_memory
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -72,6 +72,43 @@ def test_no_quota_is_no_limit(tmp_path: Path, text: str) -> None:
 
 def test_no_cgroup_is_no_limit(tmp_path: Path) -> None:
     assert cgroup_cores(str(tmp_path)) >= 100_000
+
+
+@pytest.mark.parametrize(
+    ("quota", "period", "cores"),
+    [("400000", "100000", 4), ("50000", "100000", 1), ("-1", "100000", 1 << 20), ("", "", 1 << 20)],
+)
+def test_an_older_kernel_or_cluster_writes_it_elsewhere(
+    tmp_path: Path, quota: str, period: str, cores: int
+) -> None:
+    """Version 1 has a tree for each controller; a scheduler limits a group far down in it."""
+    (tmp_path / "own").write_text("9:memory:/slurm/job_7\n3:cpu,cpuacct:/slurm/job_7\n0::/\n")
+    job = tmp_path / "cpu/slurm/job_7"
+    job.mkdir(parents=True)
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    (job / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+    (job / "cpu.cfs_period_us").write_text(f"{period}\n")
+    assert cgroup_cores(str(tmp_path), str(tmp_path / "own")) == cores
+
+
+@pytest.mark.parametrize(
+    ("job", "root", "expected"),
+    [
+        ("2147483648", "9223372036854771712", 2 << 30),
+        ("9223372036854771712", "9223372036854771712", 8 << 30),
+        ("9223372036854771712", "1073741824", 1 << 30),
+    ],
+)
+def test_so_it_does_with_memory(tmp_path: Path, job: str, root: str, expected: int) -> None:
+    (tmp_path / "own").write_text("9:memory:/slurm/job_7\n0::/\n")
+    (tmp_path / "meminfo").write_text(f"MemTotal: {8 << 20} kB\n")
+    folder = tmp_path / "memory/slurm/job_7"
+    folder.mkdir(parents=True)
+    (folder / "memory.limit_in_bytes").write_text(job)
+    (tmp_path / "memory/memory.limit_in_bytes").write_text(root)
+    files = (str(tmp_path / "own"), str(tmp_path / "meminfo"))
+    assert usable_memory(str(tmp_path), *files) == expected
 
 
 def test_usable_cores_are_at_least_one_and_within_the_affinity() -> None:
