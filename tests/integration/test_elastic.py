@@ -100,10 +100,11 @@ class Site:
         logs = [*self.folder.glob("*.out"), *self.run.path.glob("*.log")]
         return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in logs)
 
-    def finish(self, *launchers: subprocess.Popen[str]) -> None:
+    def finish(self, *launchers: subprocess.Popen[str], code: int = 0) -> None:
         codes = [launcher.wait(timeout=300) for launcher in launchers]
         # A node that a busy machine kept from every sign of life is lost to the others, rightly.
-        held(codes == [0] * len(codes), codes, self.everything())
+        held(75 not in codes, codes, self.everything())
+        assert codes == [code] * len(codes), self.everything()
 
     def assert_whole(self) -> None:
         """Finished, and every sample was seen exactly once in every epoch."""
@@ -243,7 +244,7 @@ def test_a_network_that_is_too_slow_is_asked_about_first(site: Site) -> None:
         machine.rate("10mbit")
     flags = ("--nodes", "2", "--model", "resnet9_w16", "--epochs", "1", "--eval-every", "1")
     launchers = site.start(0, *flags, yes=False), site.start(1, *flags, yes=False)
-    assert site.finish(*launchers) == [2, 2], site.everything()
+    site.finish(*launchers, code=2)
     for number in range(2):
         printed = " ".join(site.printed(number).split())
         assert printed.count("looks like a 10 Mbit/s port") == 1
@@ -251,6 +252,6 @@ def test_a_network_that_is_too_slow_is_asked_about_first(site: Site) -> None:
         assert "Traceback" not in printed
     assert not site.run.steps()
 
-    launchers = site.start(0, *flags), site.start(1, *flags)
-    assert site.finish(*launchers) == [0, 0], site.everything()
+    # A yes on one of them is enough.
+    site.finish(site.start(0, *flags), site.start(1, *flags, yes=False))
     assert len(list(site.run.steps())) == IMAGES / BATCH

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from stoker.cli.doctor_ranks import check as check_peers
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
+from stoker.cli.train import without_waiting
 from stoker.commit import write_json
 from stoker.errors import FINISHED, BadRequest, Interrupted
 from stoker.fleet.place import Nodes
 from stoker.fleet.ranks import is_rank
+from stoker.fleet.rendezvous import ASKING
 from stoker.recipe.recipe import Recipe
 from stoker.show.words import say
 from stoker.survive.stopping import StopNow, StopWish
@@ -68,6 +70,11 @@ def run(words: Sequence[str]) -> int:
 
         return rank_part(parsed)
     check(parsed)
+    return without_waiting(lambda: visit(parsed, recipe, words), ASKING)
+
+
+def visit(parsed: argparse.Namespace, recipe: Recipe, words: Sequence[str]) -> int:
+    """Measure everything, and say it."""
     stop = StopWish()
     stop.listen()
     try:

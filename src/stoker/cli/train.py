@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
@@ -23,6 +23,7 @@ from stoker.errors import (
 from stoker.fleet.place import Nodes, Place
 from stoker.fleet.ranks import BEGAN, is_rank
 from stoker.fleet.ranks import launch as start_ranks
+from stoker.fleet.rendezvous import ASKING
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.origins import Resolved
 from stoker.run import Listener, Run
@@ -95,28 +96,38 @@ def run(words: Sequence[str]) -> int:
         if stop:
             raise Interrupted("stopped before it began: the same command starts it")
         if meeting:
-            return launch_elastic(parsed.ranks, words, data, run, stop, *meeting)
+            return without_waiting(
+                lambda: launch_elastic(parsed.ranks, words, data, run, stop, *meeting), ASKING
+            )
         return launch(parsed.ranks, words, data, run, stop)
-    try:
+
+    def train_as_rank() -> int:
         outcome = train_here(data, resolved, path, stop, allowed, parsed.yes)
-        code = STEPPED_ASIDE if outcome == "interrupted" and stop.aside else OUTCOMES[outcome]
+        return STEPPED_ASIDE if outcome == "interrupted" and stop.aside else OUTCOMES[outcome]
+
+    from stoker.data.loader import DECODERS
+
+    return without_waiting(train_as_rank, DECODERS)
+
+
+def without_waiting(work: Callable[[], int], threads: str) -> int:
+    """What some work comes to. Where threads of this name hang, in storage or a rendezvous that
+    does not answer, this process ends here: Python would wait for them at its exit, or abort."""
+
+    def hang() -> bool:
+        return any(thread.name.startswith(threads) for thread in threading.enumerate())
+
+    try:
+        code = work()
     except StokerError as error:
-        if not hangs():
+        if not hang():
             raise
         print(f"stoker: {error}", file=sys.stderr, flush=True)
         code = error.exit_code
-    if hangs():
+    if hang():
         sys.stdout.flush()
         os._exit(code)
     return code
-
-
-def hangs() -> bool:
-    """Whether threads hang in storage that does not answer: Python would wait for them at its
-    exit."""
-    from stoker.data.loader import DECODERS
-
-    return any(thread.name.startswith(DECODERS) for thread in threading.enumerate())
 
 
 def meeting_of(nodes: str | None, rendezvous: str | None) -> tuple[Place, Nodes] | None:
@@ -177,20 +188,18 @@ def launch(ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopWis
     said_before = log.stat().st_size if log.exists() else 0
     extra = {PACKED: str(data), BEGAN: str(time.time())}
     arguments = ["train", *words, "--run", str(run.path)]
-    ended = start_ranks(ranks, arguments, log, extra)
+    ended = start_ranks(ranks, arguments, log, extra, lambda: bool(stop))
     came_to = 0
     while ended.killed and not (ended.signalled or stop or run.finished):
         if (steps := steps_of(run)) <= came_to:
             break
         came_to = steps
         say(f"{', '.join(ended.killed)}: going on from the newest checkpoint")
-        ended = start_ranks(ranks, arguments, log, extra)
+        ended = start_ranks(ranks, arguments, log, extra, lambda: bool(stop))
     if set(ended.codes) <= {FINISHED, INTERRUPTED}:
         return max(ended.codes)
     if ended.killed and ended.codes[0] == FINISHED and run.finished:
         return FINISHED  # what is killed after the end is no loss
-    if ended.signalled and set(ended.codes) <= {FINISHED, INTERRUPTED, -ended.signalled}:
-        raise Interrupted("stopped before training began: the same command goes on")
     said, ours = said_since(log, said_before)
     if BAD_REQUEST in ended.codes and ours:
         raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in ours))

@@ -76,8 +76,8 @@ def rounds(plan: Launch, rendezvous: Rendezvous) -> int:
             code = take_part(plan, rendezvous, round, log)
         finally:
             plan.tell(log, said_before, code)
-        if code in (FINISHED, INTERRUPTED):
-            rendezvous.part(round, finished=code == FINISHED)
+        if code in (FINISHED, INTERRUPTED, BAD_REQUEST):
+            rendezvous.part(round, finished=code != INTERRUPTED)
         if code == FAILED and (steps := plan.progress()) > failed_at:
             failed_at = steps
         elif code != STEPPED_ASIDE:
@@ -144,8 +144,8 @@ def follow(plan: Launch, rendezvous: Rendezvous, round: Round, running: Running)
 
 
 def end(running: Running, number: signal.Signals, patience_s: float) -> list[int]:
-    """Tell the ranks, then end them. One that our signals killed had not begun, or was stuck with
-    a lost peer: it counts as one that stepped aside."""
+    """Tell the ranks, then end them. One that our signals killed had not begun to train, or was
+    stuck with a lost peer: it counts as one that stepped aside."""
     before = [rank.poll() for rank in running]
     signal_all(running, number)
     wait(running, patience_s)

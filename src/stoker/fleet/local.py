@@ -147,10 +147,8 @@ def held_signals() -> Iterator[None]:
 def begin_worker() -> None:
     """A worker ends with its parent, however that ends, and is quiet: what goes wrong in a task is
     told by its result, and the libraries below complain on standard error about every bad file."""
-    end_with_parent(signal.SIGKILL)
     parent = multiprocessing.parent_process()
-    if parent and os.getppid() != parent.pid:
-        os._exit(1)  # it has ended before we could ask to end with it
+    end_with_parent(parent.pid if parent and parent.pid else os.getppid(), signal.SIGKILL)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)
     os.close(quiet)
@@ -166,7 +164,9 @@ def hear_stop_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
     """Receive this signal when the parent dies, however it dies (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os._exit(1)  # it has died before we could ask for that

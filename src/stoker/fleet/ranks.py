@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -70,9 +71,14 @@ class Ended:
 
 
 def launch(
-    ranks: int, arguments: Sequence[str], log: Path, extra: Mapping[str, str] | None = None
+    ranks: int,
+    arguments: Sequence[str],
+    log: Path,
+    extra: Mapping[str, str] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Run `stoker ARGUMENTS` on some ranks until all are gone; standard error goes to the log."""
+    """Run `stoker ARGUMENTS` on some ranks until all are gone; standard error goes to the log.
+    `stop` tells of a signal that came before this could pass it on."""
     meeting = Path(tempfile.mkdtemp(prefix="stoker-"))
     passed_on: list[signal.Signals] = []
     running: list[subprocess.Popen[bytes]] = []
@@ -87,6 +93,8 @@ def launch(
             for rank in range(ranks):
                 told = {**environment(rank, ranks, meeting / "ranks"), **(extra or {})}
                 running.append(start(arguments, told, errors))
+        if stop() and not passed_on:
+            passed_on.append(signal.SIGTERM)
         for number in tuple(passed_on):
             signal_all(running, number)  # it came while some were not there yet
         by_us = wait_for_all(running)
@@ -108,13 +116,13 @@ def start(
         stderr=errors,
         pass_fds=doors,
         start_new_session=True,
-        preexec_fn=begin_rank,
+        preexec_fn=partial(begin_rank, os.getpid()),
     )
 
 
-def begin_rank() -> None:
+def begin_rank(launcher: int) -> None:
     """Before a rank is a Python of its own, which takes a while in which nothing listens."""
-    end_with_parent()
+    end_with_parent(launcher)
     hold_stop_signals()
 
 

@@ -33,6 +33,8 @@ PULSES_MISSED = 12
 """A node of the round that shows no sign of life at so many looks, a second apart, is lost."""
 PARTED = 1 << 40
 """The pulse of a node that has left in order."""
+ASKING = "stoker-rendezvous"
+"""What threads that ask the store are called."""
 _POLL_S = 0.1
 Answer = TypeVar("Answer")
 
@@ -45,7 +47,7 @@ class Call(Generic[Answer]):
         self._function = function
         self._answers: list[Answer] = []
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True, name="stoker-rendezvous")
+        self._thread = threading.Thread(target=self._run, daemon=True, name=ASKING)
         self._thread.start()
 
     def _run(self) -> None:
@@ -216,8 +218,8 @@ class Rendezvous:
                 time.sleep(_POLL_S)
 
     def leave(self) -> None:
-        """Ask nothing more. A thread that is inside torch's store as the process ends aborts it,
-        and its exit code would say nothing of why it ended."""
+        """Show no more signs of life. A thread inside torch's store as Python ends aborts the
+        process: whoever ends may have threads that are `ASKING` still."""
         if self._signed:
             self._signed.close()
 

@@ -74,9 +74,8 @@ class Signed:
 
     def close(self, patience_s: float = 2.0) -> None:
         """Let no thread in any more, and wait for the one that is inside."""
-        entered = self._door.acquire(timeout=patience_s)
         self._closed = True
-        if entered:
+        if self._door.acquire(timeout=patience_s):
             self._door.release()
 
     @contextmanager

@@ -56,14 +56,15 @@ def port_words(mbit: int) -> str:
     return f"{mbit / 1000:g} Gbit/s" if mbit >= 1000 else f"{mbit} Mbit/s"
 
 
-def exposed_s(exchange_s: float, compute_s: float) -> float:
-    """Seconds of the exchange that nothing can hide, of a step that computes for so long."""
-    return max(0.0, exchange_s - BACKWARD * compute_s)
+def exposed_s(exchange_s: float, compute_s: float, last: float = 1.0) -> float:
+    """Seconds of the exchange that nothing can hide, of a step that computes for so long. `last` is
+    the share of its images that go through at last: gradients travel with these only."""
+    return max(0.0, exchange_s - BACKWARD * last * compute_s)
 
 
-def exposed_share(exchange_s: float, compute_s: float) -> float:
+def exposed_share(exchange_s: float, compute_s: float, last: float = 1.0) -> float:
     """The share of a step that is waiting for the network, at best."""
-    exposed = exposed_s(exchange_s, compute_s)
+    exposed = exposed_s(exchange_s, compute_s, last)
     return exposed / (compute_s + exposed) if exposed else 0.0
 
 

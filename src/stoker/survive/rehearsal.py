@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from stoker.commit import UNABLE
@@ -51,7 +52,7 @@ class Reader:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=end_with_parent,
+            preexec_fn=partial(end_with_parent, os.getpid()),
         )
 
     def read(self, folder: Path) -> dict[str, int]:

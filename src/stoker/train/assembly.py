@@ -121,7 +121,9 @@ def assemble(parts: Parts) -> Loop:
     to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last)
     step = Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
     link = sending(ranks.world) if ranks.world > ranks.local_world else None
-    if link and state.step == 0 and not parts.yes and (words := too_slow(step, *link)):
+    # A yes of one node counts for all, and a run that has begun is not asked.
+    asks = link and not any(ranks.largest([int(parts.yes), len(run.starts())]))
+    if link and asks and (words := too_slow(step, *link)):
         raise BadRequest(words)
     chance = math.log(max(len(prepared.dataset.classes), 2))
     after_warm_up = timeline.stretches[0].first_step + warmup_steps(recipe, timeline)

@@ -69,7 +69,7 @@ def lost_words(run: Run, attempt: int) -> str:
     lost = []
     for rank in run.ranks(attempt):
         events = list(run.attempt_events(attempt, rank))
-        failed = [e["reason"] for e in events if e.get("outcome") == "failed"]
+        failed = [e["reason"] for e in events if e.get("outcome") in ("failed", "refused")]
         if failed and not any(event["kind"] == "peer_lost" for event in events):
             return f"rank {rank} failed: {failed[0]}"
         if not any(event["kind"] in SAID for event in events):

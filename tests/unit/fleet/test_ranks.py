@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,9 @@ def test_a_signal_reaches_those_that_run() -> None:
     assert running[0].wait(timeout=60) == -signal.SIGTERM
 
 
+begins = partial(begin_rank, os.getpid())
+
+
 def test_a_signal_waits_for_a_rank_that_does_not_listen_yet() -> None:
     """Python takes a while to begin, and a signal would end it."""
     code = """
@@ -83,7 +87,7 @@ wish.listen()
 print(wish.reason)
 """
     rank = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, preexec_fn=begin_rank
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, preexec_fn=begins
     )
     rank.send_signal(signal.SIGTERM)
     assert rank.communicate(timeout=60)[0] == "SIGTERM\n"
@@ -104,7 +108,7 @@ raise SystemExit(75 if wish else 1)
 """
 
     def start_one(*told: object) -> subprocess.Popen[bytes]:
-        one = subprocess.Popen([sys.executable, "-c", code], preexec_fn=begin_rank)
+        one = subprocess.Popen([sys.executable, "-c", code], preexec_fn=begins)
         if not passed_on:
             passed_on.append(one)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -115,3 +119,20 @@ raise SystemExit(75 if wish else 1)
     ended = launch(2, [], tmp_path / "log")
     assert ended.codes == [75, 75]
     assert ended.signalled == signal.SIGTERM
+
+
+def test_a_wish_from_before_reaches_every_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_one(*told: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+    monkeypatch.setattr("stoker.fleet.ranks.start", start_one)
+    ended = launch(2, [], tmp_path / "log", stop=lambda: True)
+    assert ended.codes == [-signal.SIGTERM] * 2
+    assert ended.signalled == signal.SIGTERM
+
+
+def test_a_rank_whose_launcher_is_gone_does_not_begin() -> None:
+    rank = subprocess.Popen([sys.executable, "-c", "print(1)"], preexec_fn=partial(begin_rank, 1))
+    assert rank.wait(60) == 1

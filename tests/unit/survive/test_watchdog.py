@@ -225,6 +225,20 @@ class TestStall:
         watch.steps()
         assert watched.given_up == []
 
+    def test_a_step_while_words_are_gathered_calms_it_too(self, watch: Pack, clock: Clock) -> None:
+        watched = watch(patience=1)
+        watch.steps()
+
+        def standing_then_going_on(still_s: float) -> Standing:
+            watched.dog.beat()
+            return standing(0, phase="forward", place=2, seconds=still_s)
+
+        watched.dog._standing = standing_then_going_on
+        clock.pass_by(LONG_S)
+        until(lambda: watched.dog.seen)
+        clock.pass_by(0.1)
+        assert watched.given_up == []
+
     def test_the_stacks_name_the_function_that_hangs(self, watch: Pack, clock: Clock) -> None:
         hangs, over = threading.Event(), threading.Event()
 

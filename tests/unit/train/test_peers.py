@@ -56,6 +56,15 @@ def test_where_all_are_alive_it_was_the_network(tmp_path: Path) -> None:
     assert "all of them are alive" in lose(run, ours, RuntimeError(GLOO))
 
 
+@pytest.mark.parametrize("outcome", ["failed", "refused"])
+def test_one_that_ended_by_itself_is_quoted(tmp_path: Path, outcome: str) -> None:
+    run = Run(tmp_path)
+    ours, other = begin(run, 2)
+    other.write("end", outcome=outcome, reason="no room for checkpoints")
+    other.flush()
+    assert lose(run, ours, RuntimeError(GLOO)) == "rank 1 failed: no room for checkpoints"
+
+
 def test_before_an_attempt_nobody_is_named(tmp_path: Path) -> None:
     with pytest.raises(PeerLost, match="before this attempt"), naming_lost_peers(Run(tmp_path)):
         raise dist.DistStoreError("timed out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bits import same
-from stoker.measure.ports import BACKWARD, exposed_share
+from stoker.measure.ports import BACKWARD, COSTLY, exposed_share
 from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import Recipe
 from stoker.survive.remedies import Remedies
@@ -94,17 +95,34 @@ def test_a_long_step_is_told_from_a_few_images(
     assert set(seen) == {FEW}
 
 
+@pytest.mark.parametrize(("fits", "seconds"), [(FEW, 0.128), (0, math.inf)])
 def test_so_is_one_that_finds_no_memory(
-    make_step: MakeStep, monkeypatch: pytest.MonkeyPatch
+    make_step: MakeStep, monkeypatch: pytest.MonkeyPatch, fits: int, seconds: float
 ) -> None:
+    """Where there is none even for a few, nothing is asked: the first step deals with it."""
+
     def passes(step: Step, images: Tensor) -> float:
-        if len(images) > FEW:
+        if len(images) > fits:
             raise torch.OutOfMemoryError
         return 0.001 * len(images)
 
     monkeypatch.setattr(preflight, "passes", passes)
     step = make_step(batch=256)
-    assert computing_s(step, step.timeline.batch_of_step(0)) == pytest.approx(0.128)
+    assert computing_s(step, step.timeline.batch_of_step(0)) == pytest.approx(seconds)
+    assert bool(too_slow(step, 1000.0, 0.0)) is (fits > 0)
+
+
+def test_only_the_last_micro_batch_hides_the_exchange(
+    make_step: MakeStep, seconds_an_image: Callable[[float], list[int]]
+) -> None:
+    seconds_an_image(0.01)
+    whole, parts = make_step(), make_step(micro_batch=8)
+    exchange_s = 0.2
+    assert exposed_share(exchange_s, 0.32) == 0
+    assert exposed_share(exchange_s, 0.32, 8 / 32) > COSTLY
+    rate = gradient_bytes(whole) / exchange_s
+    assert too_slow(whole, rate, 0.0) == ""
+    assert too_slow(parts, rate, 0.0)
 
 
 @pytest.mark.parametrize(("exposed", "asked"), [(0.19, False), (0.21, True)])
@@ -130,9 +148,9 @@ def test_the_words_have_the_port_the_numbers_and_a_way_on(
     step = make_step()
     size = gradient_bytes(step)
     words = too_slow(step, 9.5 * MBIT, 1e-9)
-    assert f"a gradient of {size / 1e6:,.0f} MB at 10 Mbit/s" in words
+    assert f"a gradient of {size / 1e6:.3g} MB at 10 Mbit/s" in words
     assert "looks like a 10 Mbit/s port" in words
-    assert "computes for 0.032 s" in words
+    assert "compute for 0.032 s a step" in words
     assert "a port of 100 Mbit/s would hide it" in words
     assert words.endswith("--yes trains all the same")
 
