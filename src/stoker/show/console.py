@@ -148,7 +148,8 @@ class PlainConsole:
         self._said_at = time.monotonic()
         self._evaluations = 0
         self._best = -1.0
-        self._alarm: str | None = None
+        self._alarms: set[str] = set()
+        """Said since the last save."""
         self._begun_with: list[str] = []
         self._tally: Tally | None = None
         self._verdict: list[str] = []
@@ -179,11 +180,11 @@ class PlainConsole:
                 self.say(self._tally.line())
         elif kind == "evaluation":
             self._evaluation(event)
-        elif kind == "save_failed" and event["reason"] != self._alarm:
-            self._alarm = event["reason"]
-            self.say(f"alarm: {self._alarm}; training goes on, what was saved before is safe")
+        elif kind == "save_failed" and (reason := event["reason"]) not in self._alarms:
+            self._alarms.add(reason)
+            self.say(f"alarm: {reason}; training goes on, what was saved before is safe")
         elif kind == "checkpoint":
-            self._alarm = None
+            self._alarms.clear()
         elif kind in ("stall", "note") or (kind == "interval" and event["first"]):
             self.say(event["words"] if kind == "interval" else f"note: {event['words']}")
         elif kind == "verdict":

@@ -245,6 +245,24 @@ def test_the_log_of_a_day_is_under_a_megabyte(clock: Clock, stream: io.StringIO)
     assert len(text.encode()) < 1_000_000
 
 
+def test_each_alarm_is_raised_once_until_a_save_is_made(stream: io.StringIO) -> None:
+    console = PlainConsole("runs/one", stream=stream)
+
+    def fail(*reasons: str) -> list[str]:
+        stream.truncate(0)
+        stream.seek(0)
+        for reason in reasons:
+            console({"kind": "save_failed", "reason": reason})
+        return [line.split(";")[0] for line in stream.getvalue().splitlines()]
+
+    assert fail("no room", "no events", "no room", "no events") == [
+        "alarm: no room",
+        "alarm: no events",
+    ]
+    console({"kind": "checkpoint", "step": 3})
+    assert fail("no room", "no room") == ["alarm: no room"]
+
+
 class TestEnd:
     @pytest.mark.parametrize(
         ("event", "line"),
