@@ -31,6 +31,8 @@ from stoker.cli import main
 from stoker.faults import VARIABLE
 
 CLONE_NEWNET = 0x40000000
+FIRST_CORE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Where tests run side by side, each begins with a core of its own."""
 
 
 def enter(space: str) -> None:
@@ -50,7 +52,8 @@ def start_rank(command: dict[str, Any], rank: int, port: int, leader: int) -> in
     os.setpgid(0, leader)
     # One core a rank: threads that wait for each other on a busy machine are slow, not exact.
     cores, each = sorted(os.sched_getaffinity(0)), command.get("cores", 1)
-    os.sched_setaffinity(0, {cores[(rank * each + more) % len(cores)] for more in range(each)})
+    first = rank * each + FIRST_CORE
+    os.sched_setaffinity(0, {cores[(first + more) % len(cores)] for more in range(each)})
     if command.get("threads"):
         # As where a GPU computes: threads do not wait for each other, whatever else runs.
         torch.set_num_threads(command["threads"])

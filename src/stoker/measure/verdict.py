@@ -24,6 +24,9 @@ WANTING = 0.05
 """The share of a step for which the training thread waits for a core where cores are wanting."""
 LATE = 0.5
 """How often the interpreter lock is late where another thread hogs it."""
+AFTER_LOCK = 0.035
+"""What a wait for the lock costs after it, as a share of it, in CPU time of the one that waited:
+its core had gone idle, its caches cold. Measured (docs/results/verdict.md)."""
 FULL = 0.6
 """The share of what a link can do, above which it is saturated."""
 PERSISTENT = 0.8
@@ -175,13 +178,14 @@ def hogged(facts: Facts) -> Claim | None:
     # Where it waits for a core as well, the thread that has one is the same.
     waited = (facts.delay_s or 0.0) - facts.hog_cores * facts.step_s
     lost = off_cpu_s(facts, (*COMPUTE, "other")) - max(waited, 0.0) + facts.part(*WAITING)
+    left = facts.step_s - lost
     who = f": the thread '{facts.hog}' used {facts.hog_cores:.2f} of a core" if facts.hog else ""
     return Claim(
         "host",
         lost,
         f"the interpreter lock was not free {facts.late_share:.0%} of the times it was asked for"
         f"{who}; the training thread waited {share(lost, facts)} of the time",
-        facts.step_s - lost,
+        max(left - AFTER_LOCK * lost, left / 2),
         "move that thread's work to a process of its own",
         "the host: another Python thread holds the interpreter lock",
     )
