@@ -255,7 +255,20 @@ class TestText:
             lambda text: b"x" * 300_000 + b"\n" + text.encode(),
             lambda text: text.encode()[:-60],
         ],
-        ids=str,
+        ids=[
+            "carriage returns and newlines",
+            "carriage returns",
+            "utf-16",
+            "byte order mark",
+            "latin-1",
+            "colours",
+            "times before each line",
+            "places before each line",
+            "warnings between",
+            "binary before",
+            "a long line before",
+            "cut short",
+        ],
     )
     def test_what_happens_to_logs_does_not_matter(self, writer: str, spoil: object) -> None:
         assert callable(spoil)
