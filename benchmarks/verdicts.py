@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -29,15 +28,8 @@ MORE = [
     Row("much exchanged", "exchange", [], flags="--model resnet9_w64 --batch-size 4", ranks=2),
     Row("slow evaluation", "evaluation", [EVALUATING], flags="--eval-every 1", steps=250),
 ]
-ALONE = Row("nothing, on two cores", "compute", [], flags="--threads 1", cores=2, threads=1)
 TRIES = 5
 BEGIN, END = "<!-- examples -->\n", "<!-- end of examples -->"
-
-
-def as_slow_to_load(step_s: float) -> Row:
-    """Loading that takes about as long as a step."""
-    decoding = {"fault": "stall", "at": "decode", "again": True, "seconds": 0.9 * step_s}
-    return replace(ALONE, name="as slow to load as to train", limit="balanced", faults=[decoding])
 
 
 def verdict_on(row: Row, bench: Bench, cluster: Cluster | None) -> list[str]:
@@ -66,8 +58,7 @@ def main() -> None:
                 Path(place) / "photos", classes=4, images=IMAGES // 4, val=50, size=(160, 130)
             )
             bench = Bench(trainers, pack(folder, Path(place) / "packed", workers=1), Path(place))
-            step_s = bench.outcome(ALONE, lambda: cluster).truth_s  # type: ignore[arg-type,return-value]
-            for row in [*ROWS, *MORE, as_slow_to_load(step_s)]:
+            for row in [*ROWS, *MORE]:
                 if not row.rate or cluster:
                     text += told(row, verdict_on(row, bench, cluster))
     finally:
