@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from stoker.run import Run
+from stoker.run.directory import Run
 
 WIDTH, HEIGHT, EDGE = 640, 320, 48
 

@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare.sets import class_folder
-from stoker.data.encode import Storage
-from stoker.data.index import Dataset
-from stoker.data.pack import pack
+from stoker.data.dataset import Dataset
+from stoker.data.images.encode import Storage
+from stoker.data.packing.pack import pack
 from stoker.errors import FINISHED, INTERRUPTED
-from stoker.fleet.local import usable_cores
+from stoker.host.limits import usable_cores
 from stoker.measure.spans import APART
-from stoker.run import Run
+from stoker.run.directory import Run
 
 FIRST, GROUP = 10, 5
 """Steps that are left out, and steps of a group."""

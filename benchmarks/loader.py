@@ -25,7 +25,7 @@ from compare.report import machine, machine_line, raw, table, versions
 from compare.rounds import Row, take_turns
 from compare.sets import RAW_EPOCHS, RAW_IMAGES, VARIANTS, Variant, class_folder, stored, synthetic
 from peers.protocol import Job
-from stoker.fleet.local import usable_cores
+from stoker.host.limits import usable_cores
 
 BATCH = 250
 QUICK = {

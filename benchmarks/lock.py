@@ -22,13 +22,13 @@ import cv2
 import numpy as np
 
 from compare.sets import class_folder
-from stoker.data import decode
-from stoker.data.crops import View
-from stoker.data.index import Dataset, SplitIndex
-from stoker.data.loader import Loader
-from stoker.data.order import Order
-from stoker.data.pack import pack
-from stoker.recipe.position import Batch
+from stoker.data.dataset import Dataset, SplitIndex
+from stoker.data.loading import render as decode
+from stoker.data.loading.crops import View
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import Order
+from stoker.data.packing.pack import pack
+from stoker.recipe.schedule import Batch
 
 BATCH, SIZE = 50, 224
 BUDGET_US = 50

@@ -24,25 +24,26 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from stoker.data.loader import Loaded
-from stoker.recipe.position import Batch, Timeline
+from stoker.data.loading.loader import Loaded
 from stoker.recipe.recipe import Recipe
-from stoker.run import Events, Run
-from stoker.survive.guard import LossWatch
+from stoker.recipe.schedule import Batch, Timeline
+from stoker.run.directory import Run
+from stoker.run.events import Events
+from stoker.survive.checkpoints import Checkpoints
+from stoker.survive.divergence import LossWatch
 from stoker.survive.remedies import Remedies
-from stoker.survive.saving import Checkpoints
 from stoker.survive.stopping import StopWish
-from stoker.train.assembly import watchdog_of
+from stoker.train.attempt.assembly import watchdog_of
+from stoker.train.attempt.loop import Loop
+from stoker.train.compile import WarmUp
 from stoker.train.device import input_maker
-from stoker.train.loop import Loop
-from stoker.train.model import build_model
-from stoker.train.ranks import Ranks
-from stoker.train.saves import Saves
+from stoker.train.model.build import build_model
+from stoker.train.process_group import Ranks
+from stoker.train.records.saving import Saves
+from stoker.train.records.step_log import StepLog
+from stoker.train.records.verdicts import VerdictWatch
 from stoker.train.state import TrainState
 from stoker.train.step import Step
-from stoker.train.steplog import StepLog
-from stoker.train.warmup import WarmUp
-from stoker.train.watch import Watch
 
 CLASSES = 100
 WARM_UP = 10
@@ -126,7 +127,7 @@ def build_loop(recipe: Recipe, steps: int, place: Path) -> tuple[Loop, Interleav
         events=events,
         stop=stop,
         watchdog=watchdog_of(recipe, ranks, events, run.attempt_path(1), step),
-        watch=Watch(run, 1, events, step),
+        watch=VerdictWatch(run, 1, events, step),
         patience_s=1.0,
     )
     loop.watchdog.begin()

@@ -34,10 +34,10 @@ import cv2
 import pyarrow.parquet as pq
 import simplejpeg
 
-from stoker.data.encode import Storage, fit, short_hash
-from stoker.data.jpeg import encode_jpeg
-from stoker.data.listing import IMAGE_SUFFIXES
-from stoker.data.pack import pack
+from stoker.data.images.encode import Storage, fit, short_hash
+from stoker.data.images.jpeg import encode_jpeg
+from stoker.data.packing.pack import pack
+from stoker.data.sources.layout import IMAGE_SUFFIXES
 
 SHARD_IMAGES = 100
 """So that a thousand images are enough tasks for two workers."""

@@ -29,16 +29,16 @@ from PIL import Image
 
 from compare.sets import class_folder
 from packing import cpu_s
-from stoker.data import decode
-from stoker.data.crops import View
-from stoker.data.encode import Storage
-from stoker.data.index import Dataset, SplitIndex
-from stoker.data.jpeg import encode_jpeg
-from stoker.data.loader import Loader
-from stoker.data.order import Order
-from stoker.data.pack import pack
-from stoker.recipe.position import Timeline
+from stoker.data.dataset import Dataset, SplitIndex
+from stoker.data.images.encode import Storage
+from stoker.data.images.jpeg import encode_jpeg
+from stoker.data.loading import render as decode
+from stoker.data.loading.crops import View
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import Order
+from stoker.data.packing.pack import pack
 from stoker.recipe.recipe import Recipe
+from stoker.recipe.schedule import Timeline
 
 BATCH = 50
 EXTRA = decode.decode_region

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from stoker.data.encode import Storage
-from stoker.data.pack import pack
-from stoker.run import Run
+from stoker.data.images.encode import Storage
+from stoker.data.packing.pack import pack
+from stoker.run.directory import Run
 
 CLASSES, IMAGES, SIDE = 10, 200, 64
 

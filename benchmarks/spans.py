@@ -26,11 +26,11 @@ import numpy as np
 import torch
 
 from loop import CLASSES, build_loop
-from stoker.data.loader import Loaded
+from stoker.data.loading.loader import Loaded
 from stoker.recipe.recipe import Recipe
-from stoker.train import steplog
-from stoker.train.loop import Loop
-from stoker.train.watch import STEPS_BEFORE_TRIAL
+from stoker.train.attempt.loop import Loop
+from stoker.train.records import step_log as steplog
+from stoker.train.records.verdicts import STEPS_BEFORE_TRIAL
 
 WARM_UP = STEPS_BEFORE_TRIAL + 5
 """The trial of a larger batch comes once in the life of a run: it is over by then."""

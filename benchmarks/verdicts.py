@@ -21,7 +21,7 @@ from chaos.test_verdicts import IMAGES, ROWS, Bench, Row
 from chaos.trainers import Trainers
 from integration.namespaces import Cluster, missing
 from samples import image_folder
-from stoker.data.pack import pack
+from stoker.data.packing.pack import pack
 
 EVALUATING = {"fault": "stall", "at": "evaluation", "again": True, "seconds": 2.0}
 MORE = [

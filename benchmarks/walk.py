@@ -29,7 +29,7 @@ def hook(event, arguments):
         listings += str(arguments[0]).startswith(sys.argv[1])
 sys.addaudithook(hook)
 from pathlib import Path
-from stoker.data.sources import open_source
+from stoker.data.packing.source import open_source
 def rss_mb():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 bare, before, listings = rss_mb(), time.perf_counter(), 0

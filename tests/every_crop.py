@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from stoker.data.crops import View
-from stoker.data.index import Dataset
-from stoker.data.loader import Loader
-from stoker.data.order import Order
-from stoker.recipe.position import Batch
+from stoker.data.dataset import Dataset
+from stoker.data.loading.crops import View
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import Order
+from stoker.recipe.schedule import Batch
 
 VIEWS = [
     View(crop="centre"),

@@ -244,7 +244,7 @@ def dc_only(factors: tuple[int, ...], mcus: int = 3) -> bytes:
 def forged_table(more: int, at: int = 32) -> bytes:
     """A JPEG with the table of intervals that a packed set's own images have, one number of which
     is wrong: by default the place of the height, which then is that of the width."""
-    from stoker.data.jpeg import encode_jpeg
+    from stoker.data.images.jpeg import encode_jpeg
 
     data = encode_jpeg(np.asarray(photo(200, 200)), 85)
     right = struct.unpack_from(">I", data, at)[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stoker.measure.network import LARGE, Link, Network
 from stoker.measure.ports import allreduce_s
+from stoker.measure.trials.link import LARGE, Link, LinkReport
 
 GRADIENT = 46_758_184
 """Bytes of the gradient of a resnet18."""
@@ -21,14 +21,14 @@ def link(
     return replace(plain, **more)
 
 
-def network(mbit: float = 94, pairs: tuple[Link, ...] = (), **more: Any) -> Network:
+def network(mbit: float = 94, pairs: tuple[Link, ...] = (), **more: Any) -> LinkReport:
     pairs = pairs or (link(mbit),)
     hosts = tuple(dict.fromkeys(host for pair in pairs for host in pair.hosts))
     slowest = min(pair.mbit for pair in pairs)
     if len(hosts) == 1:
         hosts *= 2
     together = link(slowest, tuple(dict.fromkeys(hosts)), tuple(range(len(hosts))))
-    plain = Network(
+    plain = LinkReport(
         backend="gloo",
         hosts=hosts,
         pairs=pairs,

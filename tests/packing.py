@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from samples import picture
-from stoker.data.index import Dataset
+from stoker.data.dataset import Dataset
 
 Member = tuple[str, bytes]
 CACHES = (".walk.parquet", ".source.json")

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from compare.sets import VARIANTS, stored
-from stoker.data.crops import View
-from stoker.data.index import Dataset, SplitIndex
-from stoker.data.loader import Loader
-from stoker.data.order import Order
-from stoker.fleet.local import usable_cores
-from stoker.recipe.position import Batch
+from stoker.data.dataset import Dataset, SplitIndex
+from stoker.data.loading.crops import View
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import Order
+from stoker.host.limits import usable_cores
+from stoker.recipe.schedule import Batch
 
 BATCH = 250
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from compare.rounds import Row
 from compare.sets import Variant
-from stoker.fleet.local import usable_cores
+from stoker.host.limits import usable_cores
 
 
 def machine() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What is loaded: the variants, and the sets that they read.
 
-Invariants: a set is packed by `stoker.data.pack` once; what the peers get are the very bytes of its
+Invariants: a set is packed once, by `stoker.pack`; the peers read the same bytes: those of its
 shards, as files, in the order of its index.
 """
 
@@ -14,10 +14,10 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from stoker.data.encode import Storage
-from stoker.data.index import Dataset
-from stoker.data.listing import IMAGE_SUFFIXES
-from stoker.data.pack import pack
+from stoker.data.dataset import Dataset
+from stoker.data.images.encode import Storage
+from stoker.data.packing.pack import pack
+from stoker.data.sources.layout import IMAGE_SUFFIXES
 
 RAW_IMAGES = 20_000
 RAW_EPOCHS = {64: 6, 32: 12}

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from itertools import count
 
 from peers.protocol import Job, counted, serve
-from stoker.data.crops import View
-from stoker.data.index import Dataset
-from stoker.data.loader import Loader
-from stoker.data.order import InOrder, Order
-from stoker.recipe.position import Batch
+from stoker.data.dataset import Dataset
+from stoker.data.loading.crops import View
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import InOrder, Order
+from stoker.recipe.schedule import Batch
 
 
 def view_of(codec: str, training: bool) -> View:

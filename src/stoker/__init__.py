@@ -5,25 +5,48 @@ and never imports torch by itself.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stoker.data.dataset import Dataset
+    from stoker.data.loading.loader import Loader
+    from stoker.data.loading.order import Order
+    from stoker.data.packing.pack import pack
+    from stoker.measure.meter import Meter
+    from stoker.measure.spans import Spans
+    from stoker.recipe.recipe import Recipe
+    from stoker.recipe.resolve import resolve
+    from stoker.run.directory import Run
 
 __version__ = "0.1.0"
+__all__ = [
+    "Dataset",
+    "Loader",
+    "Meter",
+    "Order",
+    "Recipe",
+    "Run",
+    "Spans",
+    "__version__",
+    "pack",
+    "resolve",
+]
 
-_WHERE = {
-    "Dataset": "stoker.data.index",
-    "Loader": "stoker.data.loader",
+_HOMES = {
+    "Dataset": "stoker.data.dataset",
+    "Loader": "stoker.data.loading.loader",
     "Meter": "stoker.measure.meter",
-    "Order": "stoker.data.order",
+    "Order": "stoker.data.loading.order",
     "Recipe": "stoker.recipe.recipe",
-    "Run": "stoker.run",
+    "Run": "stoker.run.directory",
     "Spans": "stoker.measure.spans",
-    "pack": "stoker.data.pack",
-    "resolve": "stoker.recipe.origins",
+    "pack": "stoker.data.packing.pack",
+    "resolve": "stoker.recipe.resolve",
 }
-__all__ = ["__version__", *_WHERE]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    """Load a public name from its module; AttributeError for any other name."""
+    if name not in _HOMES:
         raise AttributeError(f"module 'stoker' has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+    return getattr(import_module(_HOMES[name]), name)

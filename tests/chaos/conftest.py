@@ -9,8 +9,8 @@ import pytest
 
 from chaos.trainers import Trainers
 from samples import image_folder
-from stoker.data.encode import Storage
-from stoker.data.pack import pack
+from stoker.data.images.encode import Storage
+from stoker.data.packing.pack import pack
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

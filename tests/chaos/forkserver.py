@@ -25,7 +25,7 @@ import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel  # noqa: F401
 
-import stoker.train.session  # noqa: F401
+import stoker.train.attempt.session  # noqa: F401
 from ports import free_port
 from stoker.cli import main
 from stoker.faults import VARIABLE

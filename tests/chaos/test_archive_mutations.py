@@ -9,9 +9,9 @@ from typing import Any
 from archive_mutations import mutated_archive
 from bounded import contents
 from every_crop import seen
-from stoker.data.crops import View
-from stoker.data.index import Dataset
-from stoker.data.pack import pack
+from stoker.data.dataset import Dataset
+from stoker.data.loading.crops import View
+from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
 
 SHARE, WHOLE = 1500, 10_000

@@ -11,7 +11,7 @@ import pytest
 
 from chaos.recipes import PHASES, RECIPES, command, skip_without_compiler
 from chaos.trainers import Trainers, assert_bit_equal
-from stoker.run import Run
+from stoker.run.directory import Run
 from stoker.survive.remedies import Remedies
 from waiting import until
 

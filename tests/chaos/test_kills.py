@@ -14,7 +14,7 @@ import pytest
 from chaos.conftest import Tables
 from chaos.recipes import RECIPES, command
 from chaos.trainers import Trainers, assert_bit_equal, random_kills
-from stoker.run import Run
+from stoker.run.directory import Run
 
 KILLS, KILLS_OF_THE_WHOLE = 6, 25
 """For each of the recipes, on 1 and on 2 ranks."""

@@ -14,8 +14,8 @@ from bounded import Ended, contents, stoker
 from every_crop import seen
 from mutations import SOURCES, mutated
 from samples import picture
-from stoker.data.crops import View
-from stoker.data.index import Dataset
+from stoker.data.dataset import Dataset
+from stoker.data.loading.crops import View
 
 FILES = 10_000
 BATCHES = 4

@@ -22,8 +22,8 @@ import pytest
 
 from packing import as_folder, as_tar, as_zip, contents, run_pack, start_pack
 from samples import picture
-from stoker.data.index import Dataset
-from stoker.data.pack import pack
+from stoker.data.dataset import Dataset
+from stoker.data.packing.pack import pack
 from waiting import until
 
 KILLS = 10
@@ -35,7 +35,7 @@ IMAGES, SHARD_IMAGES = 1300, 100
 FLAGS = ("--workers", "1", "--shard-images", str(SHARD_IMAGES))
 DIES = """
 import os, signal, sys
-from stoker.data.pack import pack
+from stoker.data.packing.pack import pack
 
 source, out, event, nth = sys.argv[1:]
 seen = 0

@@ -10,9 +10,9 @@ import pytest
 from chaos.conftest import Tables
 from chaos.recipes import command
 from chaos.trainers import SAVE_STAGES, Trainers, assert_bit_equal
-from stoker.run import Run
+from stoker.run.directory import Run
 from stoker.survive.checkpoint import manifest_of
-from stoker.survive.saving import Checkpoints
+from stoker.survive.checkpoints import Checkpoints
 
 RECIPE = "raw, adamw, ema, one-cycle"
 STAGES = (*SAVE_STAGES, "ema.safetensors:piece", "ema.safetensors:synced")

@@ -24,11 +24,11 @@ from chaos.conftest import Tables
 from chaos.trainers import TookTooLong, Trainers
 from integration.namespaces import Cluster, missing
 from samples import image_folder
-from stoker.data.pack import pack
+from stoker.data.packing.pack import pack
 from stoker.errors import INTERRUPTED
-from stoker.measure.gathering import facts_of_run
+from stoker.measure.facts_from_events import facts_of_run
 from stoker.measure.verdict import Verdict, judge
-from stoker.run import Run
+from stoker.run.directory import Run
 
 FLAGS = (
     "--model resnet9_w16 --image-size 48 --batch-size 16 --checkpoint-interval 600 "

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from chaos.recipes import command
 from chaos.trainers import Trainers
-from stoker.data.index import Dataset
-from stoker.data.order import Order
-from stoker.recipe.position import cuts
-from stoker.run import Run
+from stoker.data.dataset import Dataset
+from stoker.data.loading.order import Order
+from stoker.recipe.schedule import cuts
+from stoker.run.directory import Run
 
 WORLDS = (1, 2, 3, 2)
 

@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file
 
 from bits import same
-from stoker.run import Run
-from stoker.survive.saving import Checkpoints
+from stoker.run.directory import Run
+from stoker.survive.checkpoints import Checkpoints
 
 HERE = Path(__file__).parent
 LONGEST_S = 500.0

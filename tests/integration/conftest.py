@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from samples import image_folder
-from stoker.data.encode import Storage
-from stoker.data.pack import pack
+from stoker.data.images.encode import Storage
+from stoker.data.packing.pack import pack
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ try:
     parsed = parser.parse_args()
     # A resnet18 has so many bytes of gradient.
     found = network_across(parsed, sys.argv[2:], gradient_bytes=46_758_184)
-    from stoker.show.network import lines, meaning
+    from stoker.show.link import lines, meaning
 
     print("\n".join([*lines(found), *meaning(found, parsed.compute_s, batch_size=64)]))
 except StokerError as error:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from stoker.data.crops import View
-from stoker.data.index import Dataset
+from stoker.data.dataset import Dataset
+from stoker.data.loading.crops import View
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import read_checkpoint
 from stoker.train.device import input_maker
 from stoker.train.evaluate import Evaluator
-from stoker.train.model import build_model
-from stoker.train.ranks import Ranks
+from stoker.train.model.build import build_model
+from stoker.train.process_group import Ranks
 
 ranks = Ranks.join()
 dataset = Dataset(sys.argv[1])

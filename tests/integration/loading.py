@@ -14,11 +14,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from stoker.data.crops import View
-from stoker.data.index import Dataset
-from stoker.data.loader import DECODERS, Loader
-from stoker.data.order import Order, lanes_for
-from stoker.recipe.position import Batch
+from stoker.data.dataset import Dataset
+from stoker.data.loading.crops import View
+from stoker.data.loading.loader import DECODERS, Loader
+from stoker.data.loading.order import Order, lanes_for
+from stoker.recipe.schedule import Batch
 
 BATCH, SIZE = 64, 64
 SLOPE_BATCH, EVERY, EPOCHS = 2, 100, 5

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stoker.faults import VARIABLE
-from stoker.run import Event, Run
+from stoker.run.directory import Run
+from stoker.run.events import Event
 
 
 def start(

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cli import main
-from stoker.fleet.ranks import MEETING_FILE
+from stoker.fleet.launcher import MEETING_FILE
 from stoker.measure.spans import Lap, Spans
-from stoker.train import watch
+from stoker.train.records import verdicts as watch
 
 rank = os.environ["RANK"]
 cores = sorted(os.sched_getaffinity(0))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from integration.processes import finish, start
-from stoker.run import Run
+from stoker.run.directory import Run
 
 ARCHIVE = Path(__file__).parents[3] / "shared" / "data" / "cifar10-jpeg.tar.gz"
 

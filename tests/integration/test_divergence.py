@@ -9,8 +9,8 @@ import pytest
 
 from integration.processes import finish, start
 from samples import image_folder
-from stoker.data.pack import pack
-from stoker.run import Run
+from stoker.data.packing.pack import pack
+from stoker.run.directory import Run
 from stoker.survive.remedies import Remedies
 
 GOOD, TOO_HIGH = 0.1, 0.8

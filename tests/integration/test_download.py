@@ -19,14 +19,14 @@ import pytest
 import stoker
 from faulty_http import FaultyServer, body_of
 from measured import held, measured
-from stoker.data import download
-from stoker.data.download import Fetched, Manners, back_off_s, fetch_all
+from stoker.data.sources import download
+from stoker.data.sources.download import DownloadLimits, Fetched, back_off_s, fetch_all
 from waiting import until
 
-QUICK = Manners(tries=3, max_bytes=1 << 20, first_wait_s=0.01)
+QUICK = DownloadLimits(tries=3, max_bytes=1 << 20, first_wait_s=0.01)
 HASTY = replace(QUICK, idle_s=0.3, total_s=0.6)
 """For what never comes."""
-PATIENT = Manners(idle_s=600, total_s=600)
+PATIENT = DownloadLimits(idle_s=600, total_s=600)
 """For what does not end by itself within any test."""
 
 
@@ -39,11 +39,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     made.close()
 
 
-def fetch(server: FaultyServer, *paths: str, manners: Manners = QUICK) -> list[Fetched]:
+def fetch(server: FaultyServer, *paths: str, manners: DownloadLimits = QUICK) -> list[Fetched]:
     return list(fetch_all([server.url(path) for path in paths], manners))
 
 
-def fetch_one(server: FaultyServer, path: str, manners: Manners = QUICK) -> Fetched:
+def fetch_one(server: FaultyServer, path: str, manners: DownloadLimits = QUICK) -> Fetched:
     (found,) = fetch(server, path, manners=manners)
     return found
 
@@ -209,12 +209,12 @@ class TestOrder:
 
 class TestPoliteness:
     def test_a_host_sees_no_more_connections_than_it_may(self, server: FaultyServer) -> None:
-        manners = Manners(per_host=3, together=16)
+        manners = DownloadLimits(per_host=3, together=16)
         fetch(server, *(f"company/{number}" for number in range(40)), manners=manners)
         assert 2 <= server.most["127.0.0.1"] <= 3
 
     def test_nor_do_all_together(self, server: FaultyServer) -> None:
-        manners = Manners(per_host=4, together=6)
+        manners = DownloadLimits(per_host=4, together=6)
         urls = [
             server.url(f"company/{number}", host)
             for number in range(20)
@@ -227,7 +227,7 @@ class TestPoliteness:
 
     def test_nor_a_host_that_all_are_sent_to(self, server: FaultyServer) -> None:
         server.places = [server.url(f"late/30/{n}", "localhost") for n in range(20)]
-        found = fetch(server, *(f"to/{n}" for n in range(20)), manners=Manners(per_host=2))
+        found = fetch(server, *(f"to/{n}" for n in range(20)), manners=DownloadLimits(per_host=2))
         assert all(one.data for one in found)
         assert server.most["localhost"] <= 2
 
@@ -237,14 +237,14 @@ class TestPoliteness:
         assert second - first >= 1.0
 
     def test_by_all_who_ask_that_host(self, server: FaultyServer) -> None:
-        manners = Manners(per_host=1, first_wait_s=0.01)
+        manners = DownloadLimits(per_host=1, first_wait_s=0.01)
         found = fetch(server, "busy/1/x", "fine/1", "fine/2", manners=manners)
         assert all(one.data for one in found)
         (first, _), *later = server.asked_at
         assert all(when - first >= 1.0 for when, _ in later)
 
     def test_a_very_long_pause_is_left_to_a_later_run(self, server: FaultyServer) -> None:
-        manners = Manners(per_host=1)
+        manners = DownloadLimits(per_host=1)
         found = fetch(server, "always-busy/7200", *["fine/1"] * 20, manners=manners)
         why = "download: host 127.0.0.1 asks to be left alone for 7200 s"
         assert found == [Fetched(None, why, passing=True)] * 21
@@ -258,7 +258,7 @@ class TestPoliteness:
 
 class TestDeadHosts:
     def test_a_dead_host_does_not_cost_its_tries_for_every_url(self, server: FaultyServer) -> None:
-        manners = Manners(tries=3, per_host=4, idle_s=0.2, first_wait_s=0.01)
+        manners = DownloadLimits(tries=3, per_host=4, idle_s=0.2, first_wait_s=0.01)
         found = fetch(server, *(f"hang/{number}" for number in range(400)), manners=manners)
         assert all(one.passing and one.data is None for one in found)
         assert found[-1].reason == "download: host 127.0.0.1 does not answer (timed out)"
@@ -278,7 +278,7 @@ class TestDeadHosts:
         assert set(found) <= {refused, Fetched(None, down, passing=True)}
 
     def test_one_answer_between_them_and_a_host_is_not_dead(self, server: FaultyServer) -> None:
-        manners = Manners(tries=1, per_host=1)
+        manners = DownloadLimits(tries=1, per_host=1)
         paths = [path for number in range(30) for path in (f"slam/{number}", "status/404")]
         found = fetch(server, *paths, manners=manners)
         assert {one.reason for one in found} == {
@@ -292,7 +292,7 @@ class TestDeadHosts:
         passed_s = [0.0]
         clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s[0])
         monkeypatch.setattr(download, "time", clock)
-        manners = Manners(tries=1, per_host=1, together=1, ahead=0)
+        manners = DownloadLimits(tries=1, per_host=1, together=1, ahead=0)
         answers = fetch_all([server.url(path) for path in [*["slam/1"] * 21, "fine/1"]], manners)
         found = [next(answers) for _ in range(21)]
         assert found[-1].reason == "download: host 127.0.0.1 does not answer (connection lost)"
@@ -308,7 +308,7 @@ class TestDeadHosts:
 
 class TestMemory:
     def test_a_consumer_that_takes_nothing_stops_the_downloads(self, server: FaultyServer) -> None:
-        manners = Manners(per_host=4, together=4, ahead=3)
+        manners = DownloadLimits(per_host=4, together=4, ahead=3)
         answers = fetch_all([server.url(f"fine/{n}") for n in range(200)], manners)
         for taken in range(1, 4):
             next(answers)
@@ -317,7 +317,9 @@ class TestMemory:
         assert len(list(answers)) == 197
 
     def test_so_do_too_many_bytes(self, server: FaultyServer) -> None:
-        manners = Manners(per_host=4, together=4, ahead=50, ahead_bytes=3 * len(body_of("/fine/0")))
+        manners = DownloadLimits(
+            per_host=4, together=4, ahead=50, ahead_bytes=3 * len(body_of("/fine/0"))
+        )
         answers = fetch_all([server.url(f"fine/{n}") for n in range(60)], manners)
         next(answers)
         assert settled(server, 4) <= 1 + 3 + manners.together
@@ -326,7 +328,7 @@ class TestMemory:
     def test_a_body_larger_than_all_that_may_be_held_comes_through(
         self, server: FaultyServer
     ) -> None:
-        manners = Manners(ahead_bytes=1)
+        manners = DownloadLimits(ahead_bytes=1)
         found = fetch(server, *(f"fine/{n}" for n in range(20)), manners=manners)
         assert all(one.data for one in found)
 
@@ -371,7 +373,7 @@ class TestStopping:
     def test_ctrl_c_ends_the_process(self, server: FaultyServer) -> None:
         script = (
             "import sys\n"
-            "from stoker.data.download import Manners, fetch_all\n"
+            "from stoker.data.sources.download import DownloadLimits, fetch_all\n"
             f"list(fetch_all([sys.argv[1]] * 40, {PATIENT}))\n"
         )
         command = [sys.executable, "-c", script, server.url("hang/1")]

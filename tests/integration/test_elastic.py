@@ -18,9 +18,10 @@ import pytest
 from integration.namespaces import Cluster, Machine, missing
 from measured import held, measured
 from samples import image_folder
-from stoker.data.encode import Storage
-from stoker.data.pack import pack
-from stoker.run import Event, Run
+from stoker.data.images.encode import Storage
+from stoker.data.packing.pack import pack
+from stoker.run.directory import Run
+from stoker.run.events import Event
 
 IMAGES, BATCH, EPOCHS = 400, 40, 120
 TRAIN = (

@@ -15,7 +15,7 @@ from integration.meeting import has_state
 from integration.processes import finish, start, steps_done, wait_until
 from measured import held, measured
 from ports import free_port
-from stoker.run import Run
+from stoker.run.directory import Run
 
 FLAGS = "--model resnet9_w4 --image-size 24 --batch-size 50 --eval-every 1000"
 

@@ -23,9 +23,9 @@ from integration.loading import BATCH, SLOPE_BATCH, endless, loader_of
 from integration.processes import finish, start
 from measured import held, measured
 from samples import image_folder
-from stoker.data.encode import Storage
-from stoker.data.pack import pack
-from stoker.data.room import PACKER_BYTES, WORKER_BYTES
+from stoker.data.images.encode import Storage
+from stoker.data.loading.memory import PACKER_BYTES, WORKER_BYTES
+from stoker.data.packing.pack import pack
 from stoker.errors import BAD_REQUEST, FINISHED
 
 LOADING = Path(__file__).with_name("loading.py")

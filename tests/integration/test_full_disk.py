@@ -11,9 +11,9 @@ import torch
 from disks import small_file_system
 from integration.processes import finish, start
 from stoker.errors import StokerError
-from stoker.run import Run
+from stoker.run.directory import Run
 from stoker.survive.checkpoint import Snapshot
-from stoker.survive.saving import Checkpoints
+from stoker.survive.checkpoints import Checkpoints
 
 WEIGHTS = 75_000
 """Floats of a snapshot: 300 kB, three of which fit on the disk."""

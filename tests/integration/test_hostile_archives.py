@@ -12,8 +12,8 @@ import pytest
 from bounded import Ended, contents, stoker
 from every_crop import seen
 from hostile_archives import ALL, BY_PIPE, EARLY, PACKED, Archive
-from stoker.data.crops import View
-from stoker.data.index import Dataset
+from stoker.data.dataset import Dataset
+from stoker.data.loading.crops import View
 
 PEAK_MIB = 1024
 FLAGS = ("--workers", "1", "--spot-notice", "off", "--val-share", "0")

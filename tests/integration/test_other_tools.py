@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from samples import image_folder
-from stoker.data.pack import pack
-from stoker.data.shard import Storage
+from stoker.data.packing.pack import pack
+from stoker.data.packing.shard import Storage
 
 SUFFIX = {"jpeg": "jpg", "raw": "npy"}
 CLASSES = 3

@@ -33,10 +33,10 @@ from packing import (
     shards,
 )
 from samples import image_folder, picture
-from stoker.data.description import SOURCE_CACHE
-from stoker.data.index import Dataset
-from stoker.data.pack import pack
-from stoker.data.shard import ShardReport
+from stoker.data.dataset import Dataset
+from stoker.data.packing.pack import pack
+from stoker.data.packing.shard import ShardReport
+from stoker.data.seal import SOURCE_CACHE
 from stoker.errors import BadRequest
 
 FLAGS = ("--shard-images", "16", "--max-side", "40")

@@ -17,16 +17,16 @@ import pytest
 
 from faulty_http import FAULTS, Answer, FaultyServer
 from packing import as_folder, jpeg, run_pack, same_set, shards, start_pack
-from stoker.data import sources
-from stoker.data.download import Manners
-from stoker.data.index import Dataset
-from stoker.data.pack import pack
-from stoker.data.shard import ShardReport
-from stoker.data.stage import CHUNK_IMAGES
+from stoker.data.dataset import Dataset
+from stoker.data.packing import source as sources
+from stoker.data.packing.pack import pack
+from stoker.data.packing.shard import ShardReport
+from stoker.data.packing.staging import CHUNK_IMAGES
+from stoker.data.sources.download import DownloadLimits
 from stoker.errors import BadRequest, StokerError
 
 PHOTOS = [jpeg(label, label, (12, 10)) for label in range(5)]
-BRISK = Manners(tries=3, first_wait_s=0.01, max_bytes=1 << 20)
+BRISK = DownloadLimits(tries=3, first_wait_s=0.01, max_bytes=1 << 20)
 """Whoever is asked may take its time: on a busy machine an answer is late, and still the first."""
 HURRIED = replace(BRISK, total_s=1.5)
 """For what never comes."""

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from samples import image_folder
-from stoker.data.crops import View
-from stoker.data.index import Dataset
-from stoker.data.loader import Loader
-from stoker.data.order import Order
-from stoker.data.pack import pack
-from stoker.data.shard import Storage
+from stoker.data.dataset import Dataset
+from stoker.data.loading.crops import View
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import Order
+from stoker.data.packing.pack import pack
+from stoker.data.packing.shard import Storage
 from stoker.data.verify import verify
-from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import Recipe
+from stoker.recipe.schedule import Timeline
 
 NOBODY = 65534
 

@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from samples import image_folder
-from stoker.data.pack import pack
+from stoker.data.packing.pack import pack
 
 ROOT = Path(__file__).parents[2]
 READ = """
 import hashlib, sys
 from stoker.data import decode
-from stoker.data.crops import View
-from stoker.data.index import Dataset
-from stoker.data.loader import Loader
-from stoker.data.order import Order
-from stoker.recipe.position import Timeline
+from stoker.data.loading.crops import View
+from stoker.data.dataset import Dataset
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import Order
+from stoker.recipe.schedule import Timeline
 from stoker.recipe.recipe import Recipe
 
 split = Dataset(sys.argv[1]).split("train")

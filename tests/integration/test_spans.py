@@ -19,12 +19,13 @@ from chaos.recipes import RECIPES, command
 from chaos.trainers import assert_bit_equal
 from measured import held, measured
 from samples import image_folder
-from stoker.data.encode import Storage
-from stoker.data.pack import pack
+from stoker.data.images.encode import Storage
+from stoker.data.packing.pack import pack
 from stoker.measure.spans import PARTS
-from stoker.run import Event, Run
-from stoker.survive.saving import Checkpoints
-from stoker.train.watch import BYTES_A_STEP
+from stoker.run.directory import Run
+from stoker.run.events import Event
+from stoker.survive.checkpoints import Checkpoints
+from stoker.train.records.verdicts import BYTES_A_STEP
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SCRIPT = Path(__file__).with_name("spans_rank.py")

@@ -13,9 +13,9 @@ import pytest
 
 from integration.processes import ended, finish, slow_steps, start, steps_done, wait_until
 from stoker.commit import sha256_file
-from stoker.fleet.ranks import MEETING_FILE
-from stoker.run import Run
-from stoker.survive.saving import Checkpoints
+from stoker.fleet.launcher import MEETING_FILE
+from stoker.run.directory import Run
+from stoker.survive.checkpoints import Checkpoints
 
 FLAGS = "--model resnet9_w8 --image-size 32 --batch-size 50 --eval-every 2"
 

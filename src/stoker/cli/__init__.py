@@ -76,7 +76,7 @@ def answer_without_verb(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE)
         return FINISHED
-    from stoker.recipe.origins import nearest
+    from stoker.recipe.resolve import nearest
 
     near = nearest(words[0], VERBS)
     hint = f"did you mean '{near}'?" if near else f"verbs: {', '.join(VERBS)}"

@@ -10,8 +10,8 @@ from stoker.cli.flags import Parser
 from stoker.commit import write_json
 from stoker.errors import FINISHED, BadRequest, Interrupted
 from stoker.recipe.recipe import check_value
-from stoker.show.words import say
 from stoker.survive.stopping import StopNow, StopWish
+from stoker.text import say
 
 SUBJECTS = {"data": "how quickly a packed set is read and decoded, cold and warm"}
 
@@ -40,9 +40,9 @@ def run(words: Sequence[str]) -> int:
     check(parsed)
 
     # Here, so that help and mistakes need neither OpenCV nor pyarrow.
-    from stoker.data.index import Dataset
-    from stoker.measure.feeding import Pass, Setting, as_data, measure_feeding
-    from stoker.show.feeding import closing, header, line, opening
+    from stoker.data.dataset import Dataset
+    from stoker.measure.trials.loading import Pass, Setting, as_data, measure_loading
+    from stoker.show.bench import closing, header, line, opening
 
     setting = Setting(
         parsed.image_size, parsed.batch_size, parsed.crop, parsed.threads, parsed.seconds
@@ -57,7 +57,7 @@ def run(words: Sequence[str]) -> int:
 
     try:
         with stop.at_once():
-            found = measure_feeding(dataset, setting, tell)
+            found = measure_loading(dataset, setting, tell)
     except StopNow as error:
         raise Interrupted(
             f"measuring stopped ({stop.reason}); nothing was changed: the same command begins anew"

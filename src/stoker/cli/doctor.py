@@ -14,16 +14,16 @@ from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.cli.train import without_waiting
 from stoker.commit import write_json
 from stoker.errors import FINISHED, BadRequest, Interrupted
-from stoker.fleet.place import Nodes
-from stoker.fleet.ranks import is_rank
+from stoker.fleet.addresses import Nodes
+from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import ASKING
 from stoker.recipe.recipe import Recipe
-from stoker.show.words import say
 from stoker.survive.stopping import StopNow, StopWish
+from stoker.text import say
 
 if TYPE_CHECKING:
-    from stoker.data.index import Dataset
-    from stoker.measure.network import Network
+    from stoker.data.dataset import Dataset
+    from stoker.measure.trials.link import LinkReport
 
 CLASSES = 1000
 """Of a network that is measured without a set."""
@@ -68,7 +68,7 @@ def run(words: Sequence[str]) -> int:
     if is_rank():
         from stoker.cli.doctor_ranks import rank_part
 
-        return rank_part(parsed)
+        return rank_part()
     check(parsed)
     return without_waiting(lambda: visit(parsed, recipe, words), ASKING)
 
@@ -111,7 +111,7 @@ class Visit:
     def __init__(self, parsed: argparse.Namespace, recipe: Recipe, words: Sequence[str]) -> None:
         # Here, so that help and mistakes need neither torch nor OpenCV.
         from stoker.show import doctor as show
-        from stoker.train.ceilings import one_phase
+        from stoker.train.trials.compute import one_phase
 
         self.parsed, self.words, self.show = parsed, words, show
         self.recipe = one_phase(recipe)
@@ -122,7 +122,7 @@ class Visit:
 
     def run(self) -> dict[str, Any]:
         from stoker.measure.environment import Neighbours
-        from stoker.train.ranks import Ranks
+        from stoker.train.process_group import Ranks
 
         self.ranks = Ranks.join()
         self.environment()
@@ -142,7 +142,7 @@ class Visit:
 
     def environment(self) -> None:
         from stoker.measure.environment import Needs, as_data, facts_here, oddities
-        from stoker.train.footprint import checkpoint_bytes, parameters
+        from stoker.train.trials.memory import checkpoint_bytes, parameters
 
         places = [("runs", Path("runs"))]
         if self.parsed.data:
@@ -162,7 +162,7 @@ class Visit:
         self.found["odd"] = [vars(each) for each in odd]
 
     def storage(self) -> None:
-        from stoker.measure.storage import as_data, measure_bare_storage, measure_storage
+        from stoker.measure.trials.storage import as_data, measure_bare_storage, measure_storage
 
         threads = self.recipe.threads or self.facts.cores
         seconds = STORAGE_SHARE * self.parsed.seconds
@@ -189,7 +189,7 @@ class Visit:
         self.found["storage"] = as_data(found) | {"image_bytes": image_bytes}
 
     def loader(self) -> None:
-        from stoker.measure.feeding import Setting, as_data, measure_feeding
+        from stoker.measure.trials.loading import Setting, as_data, measure_loading
 
         self.feeding = None
         if self.parsed.data is None:
@@ -207,15 +207,15 @@ class Visit:
             LOADER_SHARE * self.parsed.seconds,
             recipe.crop_scale,
         )
-        self.feeding = measure_feeding(self.dataset, setting)
+        self.feeding = measure_loading(self.dataset, setting)
         for line in self.show.loader(self.feeding):
             say(line)
         self.found["loader"] = as_data(self.feeding)
 
     def compute(self) -> None:
         from stoker.measure.environment import free_memory
-        from stoker.recipe.position import Timeline
-        from stoker.train.ceilings import measure_compute
+        from stoker.recipe.schedule import Timeline
+        from stoker.train.trials.compute import measure_compute
 
         if self.dataset:
             Timeline.of(self.recipe, len(self.dataset.split("train")))  # refuses what train does
@@ -247,9 +247,9 @@ class Visit:
         return told
 
     def together(self) -> None:
-        from stoker.measure.ceilings import Cost, forecast
+        from stoker.measure.trials.forecast import Cost, forecast
         from stoker.measure.verdict import judge
-        from stoker.train.ceilings import measure_together
+        from stoker.train.trials.compute import measure_together
 
         if self.dataset is None or self.feeding is None:
             return
@@ -290,12 +290,12 @@ class Visit:
 
     def network(self) -> None:
         """Between the ranks that were asked for, here or on several machines."""
-        self.exchange: Network | None = None
+        self.exchange: LinkReport | None = None
         if not has_peers(self.parsed):
             return
         from stoker.cli.doctor_ranks import network_across
-        from stoker.show.network import lines
-        from stoker.train.footprint import FLOAT_BYTES
+        from stoker.show.link import lines
+        from stoker.train.trials.memory import FLOAT_BYTES
 
         say(self.show.title("The network between ranks, alone"))
         self.exchange = network_across(self.parsed, self.words, FLOAT_BYTES * self.parameters)
@@ -308,7 +308,7 @@ class Visit:
         if self.exchange is None:
             return
         from stoker.measure.ports import exposed_s
-        from stoker.show.network import meaning
+        from stoker.show.link import meaning
 
         world, batch = self.exchange.world, self.recipe.batch_size
         # Ranks without a GPU each share the cores of their machine.
@@ -328,8 +328,8 @@ def has_peers(parsed: argparse.Namespace) -> bool:
 
 def packed_set(data: str | None) -> Dataset | None:
     """The packed set: the folder itself, or what packing it gave."""
-    from stoker.data.index import Dataset
-    from stoker.data.pack import default_out
+    from stoker.data.dataset import Dataset
+    from stoker.data.packing.pack import default_out
 
     if data is None:
         return None

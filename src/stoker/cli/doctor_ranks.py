@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,14 +33,14 @@ from stoker.errors import (
     Interrupted,
     StokerError,
 )
-from stoker.fleet.local import STOP_SIGNALS, hear_stop_signals
-from stoker.fleet.place import Nodes, Place, interface_of, listening
-from stoker.fleet.ranks import launch
-from stoker.show.words import say
+from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening
+from stoker.fleet.launcher import launch
+from stoker.host.signals import STOP_SIGNALS, hear_stop_signals
 from stoker.survive.stopping import StopWish
+from stoker.text import say
 
 if TYPE_CHECKING:
-    from stoker.measure.network import Network
+    from stoker.measure.trials.link import LinkReport
 
 ANSWER = "STOKER_DOCTOR"
 """The private folder of a launcher, in which its ranks leave what they found."""
@@ -61,7 +61,7 @@ STOPPED = "stopped while it measured; nothing was changed: the same command begi
 
 def network_across(
     parsed: argparse.Namespace, words: Sequence[str], gradient_bytes: int = 0
-) -> Network:
+) -> LinkReport:
     """Start `stoker doctor WORDS` as ranks, here or on several hosts, and collect what they found;
     the same on every host."""
     meeting = check(parsed)
@@ -89,7 +89,7 @@ def network_across(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def check(parsed: argparse.Namespace) -> tuple[Place, Nodes] | None:
+def check(parsed: argparse.Namespace) -> tuple[Endpoint, Nodes] | None:
     """Refuse what cannot be measured; where how many hosts meet. Best called before anything
     imports torch, which reads once how much it may say."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -128,13 +128,13 @@ def across_hosts(
     folder: Path,
     told: Mapping[str, str],
     stop: StopWish,
-    place: Place,
+    place: Endpoint,
     nodes: Nodes,
 ) -> int:
     """One round with the ranks of other hosts, met as nodes of a run meet."""
     from stoker.fleet.elastic import KEY_FILE, Launch, take_part
     from stoker.fleet.rendezvous import Rendezvous
-    from stoker.fleet.signed import shared_key
+    from stoker.fleet.signed_store import shared_key
 
     say(f"waiting for hosts at {place} ({nodes})")
     try:
@@ -144,10 +144,10 @@ def across_hosts(
             f"cannot keep the hosts' key in {SHARED.resolve()} ({error.strerror}): start in a "
             "folder that you can write to, the same on every host"
         ) from error
-    with ExitStack() as leaving:
-        try:
-            rendezvous = Rendezvous(place, nodes, key, lambda: bool(stop), parsed.address)
-            leaving.callback(rendezvous.leave)
+    try:
+        with closing(
+            Rendezvous(place, nodes, key, lambda: bool(stop), parsed.address)
+        ) as rendezvous:
             round = rendezvous.next_round()
             name = f"{told[HOST]} {rendezvous.local_address}"
             plan = Launch(
@@ -160,20 +160,20 @@ def across_hosts(
                 tell=lambda log, place, code: None,
             )
             code = take_part(plan, rendezvous, round, folder / LOG)
-        except Interrupted as error:
-            # A measurement is not resumed: what is no stop wish has failed.
-            if stop:
-                raise Interrupted(STOPPED) from error
-            raise StokerError(lost(folder) or without_resuming(error)) from error
-        except BadRequest:
-            raise
-        except StokerError as error:
-            raise StokerError(
-                f"the host at {place} has another key, so nothing it sent was read: all hosts "
-                f"share {SHARED / KEY_FILE}; copy it from there, or start where it is shared"
-            ) from error
-        rendezvous.part(round, finished=code == FINISHED)
-        return code
+            rendezvous.part(round, finished=code == FINISHED)
+            return code
+    except Interrupted as error:
+        # A measurement is not resumed: what is no stop wish has failed.
+        if stop:
+            raise Interrupted(STOPPED) from error
+        raise StokerError(lost(folder) or without_resuming(error)) from error
+    except BadRequest:
+        raise
+    except StokerError as error:
+        raise StokerError(
+            f"the host at {place} has another key, so nothing it sent was read: all hosts share "
+            f"{SHARED / KEY_FILE}; copy it from there, or start where it is shared"
+        ) from error
 
 
 def without_resuming(error: Interrupted) -> str:
@@ -189,12 +189,12 @@ def lost(folder: Path) -> str:
     return "; ".join(line.removeprefix("stoker: ") for line in ours)
 
 
-def collected(folder: Path, code: int | None, *, stopped: bool) -> Network:
+def collected(folder: Path, code: int | None, *, stopped: bool) -> LinkReport:
     """What the ranks found, or why they did not."""
-    from stoker.measure.network import Network
+    from stoker.measure.trials.link import LinkReport
 
     if code == FINISHED:
-        return Network.from_data(json.loads((folder / FOUND).read_text()))
+        return LinkReport.from_data(json.loads((folder / FOUND).read_text()))
     if stopped:
         raise Interrupted(STOPPED)
     words = lost(folder)
@@ -207,21 +207,21 @@ def collected(folder: Path, code: int | None, *, stopped: bool) -> Network:
     raise StokerError(words or f"a host came or went while the network was measured: {AGAIN}")
 
 
-def rank_part(parsed: argparse.Namespace, gradient_bytes: int = 0) -> int:
+def rank_part() -> int:
     """What each rank runs: meet, measure, leave the result to the launcher."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # nothing is to be saved
     hear_stop_signals()
     folder = Path(os.environ[ANSWER])
-    gradient = int(os.environ.get(GRADIENT, "0")) or gradient_bytes
+    gradient = int(os.environ.get(GRADIENT, "0"))
     stage = Stage()
-    from stoker.measure.network import measure_network
-    from stoker.train.peers import is_broken_collective
-    from stoker.train.ranks import Ranks
+    from stoker.measure.trials.link import measure_links
+    from stoker.train.attempt.lost_peers import is_broken_collective
+    from stoker.train.process_group import Ranks
 
     try:
         ranks = Ranks.join()
-        found = measure_network(
+        found = measure_links(
             ranks.rank,
             ranks.world,
             os.environ[HOST],
@@ -243,7 +243,7 @@ def rank_part(parsed: argparse.Namespace, gradient_bytes: int = 0) -> int:
 
 def nccl_said(folder: Path) -> str:
     """What NCCL wrote into its own files of this host. Never run: no GPU was at hand."""
-    from stoker.measure.interfaces import nccl_words
+    from stoker.host.interfaces import nccl_words
 
     files = sorted(folder.glob(f"{NCCL_LOG}.*"))
     return nccl_words("\n".join(file.read_text(errors="replace") for file in files))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from stoker.cli.flags import Parser
 from stoker.errors import FINISHED
-from stoker.measure.foreign import read_log
-from stoker.run import Run
+from stoker.measure.logs.runs import read_log
+from stoker.run.directory import Run
 from stoker.show.explain import explain
-from stoker.show.foreign import explain_log
+from stoker.show.explain_log import explain_log
 
 
 def run(words: Sequence[str]) -> int:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.errors import BadRequest
-from stoker.recipe.origins import Resolved, nearest, parse_flag, preset_names, resolve
 from stoker.recipe.recipe import SPECS, TYPES
+from stoker.recipe.resolve import Resolved, nearest, parse_flag, preset_names, resolve
 
 RARE = [name for name, spec in SPECS.items() if spec.metadata["rare"]]
 """Keys that only recipe files have."""

@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser
-from stoker.data.encode import Storage
-from stoker.data.index import Dataset
-from stoker.data.listing import shown
-from stoker.data.pack import SHARD_IMAGES, default_out, pack
-from stoker.data.shard import ShardReport
+from stoker.data.dataset import Dataset
+from stoker.data.images.encode import Storage
+from stoker.data.packing.pack import SHARD_IMAGES, default_out, pack
+from stoker.data.packing.shard import ShardReport
 from stoker.errors import FINISHED, BadRequest, Interrupted
 from stoker.faults import reach
 from stoker.recipe.recipe import check_value
-from stoker.show.packed import summary_lines
+from stoker.show.pack import summary_lines
 from stoker.show.progress import progress
-from stoker.show.words import say
 from stoker.survive.spot import watch_for
 from stoker.survive.stopping import StopNow, StopWish
+from stoker.text import say, shown
 
 
 def parser() -> Parser:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.errors import FINISHED, BadRequest
-from stoker.recipe.origins import show_config
-from stoker.run import Run
+from stoker.recipe.resolve import show_config
+from stoker.run.directory import Run
 
 
 def run(words: Sequence[str]) -> int:

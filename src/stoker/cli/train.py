@@ -20,15 +20,16 @@ from stoker.errors import (
     Interrupted,
     StokerError,
 )
-from stoker.fleet.place import Nodes, Place
-from stoker.fleet.ranks import BEGAN, is_rank
-from stoker.fleet.ranks import launch as start_ranks
+from stoker.fleet.addresses import Endpoint, Nodes
+from stoker.fleet.launcher import BEGAN, is_rank
+from stoker.fleet.launcher import launch as start_ranks
 from stoker.fleet.rendezvous import ASKING
 from stoker.recipe.changes import CONSENT
-from stoker.recipe.origins import Resolved
-from stoker.run import Listener, Run
-from stoker.show.words import say
+from stoker.recipe.resolve import Resolved
+from stoker.run.directory import Run
+from stoker.run.events import Listener
 from stoker.survive.stopping import StopWish
+from stoker.text import say
 
 PACKED = "STOKER_PACKED"
 """Tells ranks where the launcher has packed the folder to."""
@@ -79,7 +80,7 @@ def run(words: Sequence[str]) -> int:
     if parsed.ranks < 1:
         raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
     meeting = meeting_of(parsed.nodes, parsed.rendezvous)
-    from stoker.data.index import Dataset
+    from stoker.data.dataset import Dataset
 
     data = packed(parsed.data, resolved.recipe.spot_notice, stop)
     dataset = Dataset(data)
@@ -105,7 +106,7 @@ def run(words: Sequence[str]) -> int:
         outcome = train_here(data, resolved, path, stop, allowed, parsed.yes)
         return STEPPED_ASIDE if outcome == "interrupted" and stop.aside else OUTCOMES[outcome]
 
-    from stoker.data.loader import DECODERS
+    from stoker.data.loading.loader import DECODERS
 
     return without_waiting(train_as_rank, DECODERS)
 
@@ -130,18 +131,18 @@ def without_waiting(work: Callable[[], int], threads: str) -> int:
     return code
 
 
-def meeting_of(nodes: str | None, rendezvous: str | None) -> tuple[Place, Nodes] | None:
+def meeting_of(nodes: str | None, rendezvous: str | None) -> tuple[Endpoint, Nodes] | None:
     """Where how many nodes meet; None for a run on this machine alone."""
     if nodes is None and rendezvous is None:
         return None
     if nodes is None or rendezvous is None:
         raise BadRequest("--nodes and --rendezvous go together: how many meet, and where")
-    return Place.parse(rendezvous), Nodes.parse(nodes)
+    return Endpoint.parse(rendezvous), Nodes.parse(nodes)
 
 
 def packed(folder: str, spot_notice: str, stop: StopWish) -> Path:
     """The packed set: the folder itself, or what packing it gives."""
-    from stoker.data.index import Dataset
+    from stoker.data.dataset import Dataset
 
     if is_rank() and PACKED in os.environ:
         return Path(os.environ[PACKED])
@@ -174,8 +175,8 @@ def train_here(
     if os.environ.get("RANK", "0") == "0":
         say(f"run {path}")
         listeners = (console_for(str(path), resolved.recipe.log_interval),)
-    from stoker.train.peers import naming_lost_peers
-    from stoker.train.session import train
+    from stoker.train.attempt.lost_peers import naming_lost_peers
+    from stoker.train.attempt.session import train
 
     with naming_lost_peers(Run(path)):
         return train(data, resolved, path, listeners, stop, allowed, yes)
@@ -228,7 +229,7 @@ def launch_elastic(
     data: Path,
     run: Run,
     stop: StopWish,
-    place: Place,
+    place: Endpoint,
     nodes: Nodes,
 ) -> int:
     """Take part in a run over several nodes, and speak for the ranks of this one."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from stoker.cli.flags import Parser
 from stoker.errors import FAILED, FINISHED, BadRequest, Interrupted
 from stoker.show.progress import progress
-from stoker.show.words import plural, say, size
 from stoker.survive.stopping import StopNow, StopWish
+from stoker.text import plural, say, size
 
 
 def run(words: Sequence[str]) -> int:

@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 
 from stoker.commit import json_bytes
 from stoker.data.columns import numbers
-from stoker.data.description import ALIKE, SOURCE_CACHE, WALK_CACHE, is_sealed, seal_holds
-from stoker.data.index import SHARD_NAME, Dataset
-from stoker.data.rehash import Pace, Progress, Rows, Seen, look_at
-from stoker.fleet.local import usable_cores
+from stoker.data.dataset import SHARD_NAME, Dataset
+from stoker.data.image_hashes import HashedFile, Pace, Progress, Rows, look_at
+from stoker.data.seal import ALIKE, SOURCE_CACHE, WALK_CACHE, is_sealed, seal_holds
+from stoker.host.limits import usable_cores
 
 MOST_NAMED = 10
 """Images of one shard that are named one by one."""
@@ -48,7 +48,7 @@ class Problem:
 
 
 @dataclass
-class Verdict:
+class VerifyReport:
     """What was found."""
 
     images: int = 0
@@ -72,10 +72,10 @@ class File:
 
 def verify(
     path: str | os.PathLike[str], *, threads: int = 0, progress: Progress | None = None
-) -> Verdict:
+) -> VerifyReport:
     """Read the whole set and compare."""
     began = time.monotonic()
-    root, verdict = Path(path), Verdict()
+    root, verdict = Path(path), VerifyReport()
     description = read_description(root)
     if description is None:
         words = "damaged; nothing else can be judged without it"
@@ -126,7 +126,7 @@ def is_sane(split: str, facts: dict[str, Any]) -> bool:
 def read_files(
     root: Path,
     description: dict[str, Any],
-    verdict: Verdict,
+    verdict: VerifyReport,
     threads: int,
     progress: Progress | None,
 ) -> None:
@@ -170,7 +170,7 @@ def shard_bytes(description: dict[str, Any]) -> int:
     )
 
 
-def judge_table(root: Path, table: File, pace: Pace, verdict: Verdict) -> bool:
+def judge_table(root: Path, table: File, pace: Pace, verdict: VerifyReport) -> bool:
     """Whether a table is the one that was packed."""
     seen = look_at(root / table.name, None, pace)
     if seen.trouble is None and seen.sha256 == table.sha256:
@@ -180,7 +180,7 @@ def judge_table(root: Path, table: File, pace: Pace, verdict: Verdict) -> bool:
     return False
 
 
-def look_at_shard(root: Path, pace: Pace, shard: File) -> Seen:
+def look_at_shard(root: Path, pace: Pace, shard: File) -> HashedFile:
     return look_at(root / shard.name, shard.rows() if shard.rows else None, pace)
 
 
@@ -223,7 +223,7 @@ class Index:
         return f"row {row} points outside its place in its shard{others}"
 
 
-def read_index(root: Path, name: str, facts: dict[str, Any], verdict: Verdict) -> Index | None:
+def read_index(root: Path, name: str, facts: dict[str, Any], verdict: VerifyReport) -> Index | None:
     """The index of a split; None, and a problem, where it cannot be used."""
     try:
         table = pq.read_table(root / name, columns=COLUMNS)
@@ -238,7 +238,9 @@ def read_index(root: Path, name: str, facts: dict[str, Any], verdict: Verdict) -
     return None
 
 
-def shard_problems(root: Path, shard: File, seen: Seen, owner: dict[str, str]) -> list[Problem]:
+def shard_problems(
+    root: Path, shard: File, seen: HashedFile, owner: dict[str, str]
+) -> list[Problem]:
     """What is wrong with a shard, in one line or a line for each image."""
     if seen.trouble is not None:
         return [Problem(shard.name, seen.trouble)]
@@ -258,7 +260,7 @@ def shard_problems(root: Path, shard: File, seen: Seen, owner: dict[str, str]) -
     ]
 
 
-def image_problems(root: Path, shard: File, seen: Seen) -> list[Problem]:
+def image_problems(root: Path, shard: File, seen: HashedFile) -> list[Problem]:
     """The images that were hit, by key, place and origin."""
     if not seen.bad or shard.rows is None:
         return []
@@ -281,7 +283,7 @@ def image_problems(root: Path, shard: File, seen: Seen) -> list[Problem]:
     return found
 
 
-def look_for_strangers(root: Path, description: dict[str, Any], verdict: Verdict) -> None:
+def look_for_strangers(root: Path, description: dict[str, Any], verdict: VerifyReport) -> None:
     """What lies in the folder and is not in the description: a reader of `*.tar` would read it."""
     known = {"dataset.json", "rejected.parquet", WALK_CACHE, SOURCE_CACHE}
     known |= {"near_duplicates.parquet"} if ALIKE in description else set()

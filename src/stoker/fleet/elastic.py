@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +26,10 @@ from stoker.errors import (
     STEPPED_ASIDE,
     StokerError,
 )
-from stoker.fleet.place import Nodes, Place, interface_of
-from stoker.fleet.ranks import DOOR, ELASTIC, numbers, signal_all, start
+from stoker.fleet.addresses import Endpoint, Nodes, interface_of
+from stoker.fleet.launcher import DOOR, ELASTIC, numbers, signal_all, start
 from stoker.fleet.rendezvous import Rendezvous, Round
-from stoker.fleet.signed import shared_key
+from stoker.fleet.signed_store import shared_key
 
 KEY_FILE = "rendezvous.key"
 SAVE_S = 100.0
@@ -54,14 +55,11 @@ class Launch:
     """Shows what ranks have written to the log from a place on, by the code it came to."""
 
 
-def launch(plan: Launch, place: Place, nodes: Nodes) -> int:
+def launch(plan: Launch, place: Endpoint, nodes: Nodes) -> int:
     """Take part in a run until it is finished or this node has to leave; the exit code."""
     key = shared_key(plan.run_path / KEY_FILE)
-    rendezvous = Rendezvous(place, nodes, key, plan.stop)
-    try:
+    with closing(Rendezvous(place, nodes, key, plan.stop)) as rendezvous:
         return rounds(plan, rendezvous)
-    finally:
-        rendezvous.leave()
 
 
 def rounds(plan: Launch, rendezvous: Rendezvous) -> int:

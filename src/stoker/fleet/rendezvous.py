@@ -19,8 +19,8 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from stoker.errors import Interrupted, StokerError
-from stoker.fleet.place import Nodes, Place, listening
-from stoker.fleet.signed import Signed
+from stoker.fleet.addresses import Endpoint, Nodes, listening
+from stoker.fleet.signed_store import SignedStore
 
 JOIN_S = 120
 """How long a node waits for the host, and for as many nodes as are needed at least."""
@@ -108,7 +108,7 @@ class Rendezvous:
 
     def __init__(
         self,
-        place: Place,
+        place: Endpoint,
         nodes: Nodes,
         key: bytes,
         stop: Callable[[], bool],
@@ -123,7 +123,7 @@ class Rendezvous:
         self.place, self._stop = place, stop
         self._asked: Call[News] | None = None
         self._asked_at = 0.0
-        self._signed: Signed | None = None
+        self._signed: SignedStore | None = None
         door = place.listen()
         self.hosts = door is not None
         if door is None:
@@ -158,7 +158,7 @@ class Rendezvous:
             wait_for_workers=False,
             timeout=timedelta(seconds=SILENCE_S / 2),
         )
-        self._signed = Signed(c10d.C10dRendezvousBackend(store, "stoker"), key)
+        self._signed = SignedStore(c10d.C10dRendezvousBackend(store, "stoker"), key)
         return dynamic.DynamicRendezvousHandler.from_backend(
             "stoker",
             store,
@@ -187,7 +187,7 @@ class Rendezvous:
         door = listening(self.local_address, 0) if info.rank == 0 else None
         if door:
             info.store.set("door", f"{self.local_address}:{door.getsockname()[1]}")
-        met = Place.parse(info.store.get("door").decode())
+        met = Endpoint.parse(info.store.get("door").decode())
         return Round(info.rank, info.world_size, info.store, met.host, met.port, door)
 
     def news(self, round: Round) -> News:
@@ -217,7 +217,7 @@ class Rendezvous:
                     return
                 time.sleep(_POLL_S)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Show no more signs of life. A thread inside torch's store as Python ends aborts the
         process: whoever ends may have threads that are `ASKING` still."""
         if self._signed:

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 
 import stoker
-from stoker.data.region import WHY_NOT
-from stoker.fleet.local import usable_cores, usable_memory
+from stoker.data.images.jpeg_region import WHY_NOT
+from stoker.host.counters import Machine
+from stoker.host.limits import usable_cores, usable_memory
 from stoker.measure.machine import processor_name
-from stoker.measure.readings import Machine
 
 PACKAGES = {
     "torch": ("torch",),
@@ -99,7 +99,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Odd:
+class Finding:
     """Something that will hurt, and what to do about it."""
 
     words: str
@@ -213,14 +213,14 @@ def free_memory() -> int:
     return min(left, default=usable_memory())
 
 
-def oddities(facts: Surroundings, needs: Needs) -> list[Odd]:
+def oddities(facts: Surroundings, needs: Needs) -> list[Finding]:
     """What will hurt, the worst first."""
-    found: list[Odd] = []
+    found: list[Finding] = []
     for room in facts.rooms:
         found += odd_room(room, needs)
     if needs.set_bytes and needs.set_bytes > facts.memory:
         found.append(
-            Odd(
+            Finding(
                 f"the set ({needs.set_bytes / 1e9:.1f} GB) is larger than the memory "
                 f"({facts.memory / 1e9:.1f} GB): every epoch reads from the disk",
                 "stoker pack --max-side with fewer pixels, or more memory",
@@ -228,47 +228,51 @@ def oddities(facts: Surroundings, needs: Needs) -> list[Odd]:
         )
     if facts.gpus and facts.cores < CORES_A_GPU * len(facts.gpus):
         found.append(
-            Odd(
+            Finding(
                 f"{facts.cores} cores for {len(facts.gpus)} GPUs: decoding will keep them waiting",
                 f"ask for at least {CORES_A_GPU} cores a GPU",
             )
         )
     if facts.machine_cores and facts.cores < facts.machine_cores:
         found.append(
-            Odd(
+            Finding(
                 f"this process may use {facts.cores} of the {facts.machine_cores} cores here",
                 "ask the scheduler or the container for more, if they are yours",
             )
         )
     if facts.avx2 is False:
         found.append(
-            Odd(
+            Finding(
                 "the processor has no AVX2: decoding and networks run at a fraction of the usual",
                 "another machine, or a virtual one that shows the processor it runs on",
             )
         )
     if facts.open_files is not None and 0 <= facts.open_files < LEAST_FILES:
         found.append(
-            Odd(
+            Finding(
                 f"only {facts.open_files} files may be open at once", f"ulimit -n {4 * LEAST_FILES}"
             )
         )
     if facts.synchronised is False and needs.nodes > 1:
         found.append(
-            Odd("the clock follows no other: nodes will not agree on times", "start chrony or ntpd")
+            Finding(
+                "the clock follows no other: nodes will not agree on times", "start chrony or ntpd"
+            )
         )
     return found
 
 
-def odd_room(room: Room, needs: Needs) -> list[Odd]:
+def odd_room(room: Room, needs: Needs) -> list[Finding]:
     if room.what != "runs":
         return []
     found = []
     if not room.writable:
-        found.append(Odd(f"{room.path} cannot be written to", "stoker train --run DIR elsewhere"))
+        found.append(
+            Finding(f"{room.path} cannot be written to", "stoker train --run DIR elsewhere")
+        )
     if needs.checkpoint_bytes and room.free < CHECKPOINTS * needs.checkpoint_bytes:
         found.append(
-            Odd(
+            Finding(
                 f"{room.free / 1e9:.1f} GB free for runs, and a checkpoint takes "
                 f"{needs.checkpoint_bytes / 1e9:.1f} GB: {CHECKPOINTS} must fit",
                 "free some, or stoker train --run DIR on another disk",
@@ -276,7 +280,7 @@ def odd_room(room: Room, needs: Needs) -> list[Odd]:
         )
     if room.inodes is not None and room.inodes < LEAST_INODES:
         found.append(
-            Odd(f"{room.path} has room for {room.inodes} more files only", "remove old runs")
+            Finding(f"{room.path} has room for {room.inodes} more files only", "remove old runs")
         )
     return found
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import stoker
-from stoker.fleet.local import usable_cores
+from stoker.host.limits import usable_cores
 
 
 def environment(device: torch.device) -> dict[str, Any]:

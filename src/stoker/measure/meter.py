@@ -27,11 +27,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from stoker.fleet.local import usable_cores
+from stoker.host.limits import usable_cores
 from stoker.measure.clocks import clock_of
-from stoker.measure.exchange import Exchange
 from stoker.measure.facts import Facts
-from stoker.measure.gathering import Gathered
+from stoker.measure.facts_from_events import Gathered
+from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Lap, Spans
 from stoker.measure.verdict import Verdict, judge
 
@@ -50,11 +50,11 @@ class Meter(Spans):
         self._laps: list[tuple[Lap, dict[str, Any]]] = []
         self._steps = 0
         self._world = 1
-        self._exchange: Exchange | None = None
+        self._exchange: GradientExchange | None = None
         if isinstance(model, DistributedDataParallel):
             self._world = dist.get_world_size()
             with suppress(RuntimeError):  # it has a hook already
-                self._exchange = Exchange(self, model)
+                self._exchange = GradientExchange(self, model)
 
     def batches(self, loader: Iterable[Thing]) -> Iterator[Thing]:
         """The batches of a loader; what is done between two of them is a step."""

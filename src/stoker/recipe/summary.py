@@ -8,8 +8,8 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
-from stoker.recipe.position import Timeline, cuts, micro_cuts, peak_lr
 from stoker.recipe.recipe import Recipe
+from stoker.recipe.schedule import Timeline, cuts, micro_cuts, peak_lr
 
 
 def derived_line(

@@ -16,8 +16,8 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stoker.measure.spans import APART, WAITING
-from stoker.run import Event
-from stoker.show.words import clock, one_line, plural
+from stoker.run.events import Event
+from stoker.text import clock, one_line, plural
 
 FREE_LINES = 20
 """Evaluations that are shown at once in a pipe, before lines are rationed."""
@@ -25,7 +25,7 @@ RECENT = 50
 """Steps that the rate and the remaining time are taken from."""
 
 
-class Tally:
+class EpochProgress:
     """Running numbers of the epoch under way."""
 
     def __init__(self, attempt: Event) -> None:
@@ -79,7 +79,7 @@ class Tally:
             f"  data {waited(event):.3f} ({self.data_s / steps:.3f})"
             f"  loss {loss:.3f} ({mean[0]:.3f})"
             f"  top1 {top1:.1%} ({mean[1]:.1%})"
-            + (f"  top5 {top5:.1%} ({mean[2]:.1%})" if five_mean_much(self.attempt) else "")
+            + (f"  top5 {top5:.1%} ({mean[2]:.1%})" if shows_top5(self.attempt) else "")
             + f"  {self.rate:,.0f} img/s  eta {clock(self.remaining_s)}"
         )
 
@@ -106,7 +106,7 @@ def begin_lines(event: Event) -> list[str]:
     return lines
 
 
-def five_mean_much(attempt: Event | None) -> bool:
+def shows_top5(attempt: Event | None) -> bool:
     """Whether there are so many classes that being among the best five is worth a word."""
     return attempt is None or attempt.get("classes", 1000) > 5
 
@@ -151,7 +151,7 @@ class PlainConsole:
         self._alarms: set[str] = set()
         """Said since the last save."""
         self._begun_with: list[str] = []
-        self._tally: Tally | None = None
+        self._tally: EpochProgress | None = None
         self._verdict: list[str] = []
         self._bound_by = ""
 
@@ -167,7 +167,7 @@ class PlainConsole:
     def __call__(self, event: Event) -> None:
         kind = event["kind"]
         if kind == "attempt":
-            self._tally = Tally(event)
+            self._tally = EpochProgress(event)
             self._best = event.get("best", -1.0)
             for line in begin_lines(event):
                 # After a roll-back the same process begins again: what is known is not repeated.
@@ -211,7 +211,7 @@ class PlainConsole:
         self._evaluations += 1
         if self._evaluations <= self.free_lines or self.due:
             attempt = self._tally.attempt if self._tally else None
-            self.say(evaluation_line(event, best, five_mean_much(attempt)))
+            self.say(evaluation_line(event, best, shows_top5(attempt)))
 
 
 class LiveConsole(PlainConsole):

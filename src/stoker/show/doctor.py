@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from stoker.measure.ceilings import Forecast
-from stoker.measure.environment import Odd, Surroundings
-from stoker.measure.feeding import Feeding
-from stoker.measure.storage import Storage
+from stoker.measure.environment import Finding, Surroundings
+from stoker.measure.trials.forecast import Forecast
+from stoker.measure.trials.loading import LoadingSpeed
+from stoker.measure.trials.storage import DiskSpeed
 from stoker.measure.verdict import judge
 from stoker.recipe.recipe import Recipe
-from stoker.show.words import plural, size
-from stoker.train.ceilings import Compute, Together
+from stoker.text import plural, size
+from stoker.train.trials.compute import Compute, Together
 
 PRECISIONS = {"off": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "fp16"}
 NOTICED = 0.05
@@ -63,11 +63,11 @@ def environment(facts: Surroundings) -> list[str]:
     return lines
 
 
-def odd(found: Odd) -> str:
+def odd(found: Finding) -> str:
     return f"  ! {found.words}: {found.action}"
 
 
-def storage(found: Storage, image_bytes: float | None) -> list[str]:
+def storage(found: DiskSpeed, image_bytes: float | None) -> list[str]:
     lines = []
     names = (("read in a row", found.row, "1 thread"), ("read at random", found.random, ""))
     for name, read, how in names:
@@ -92,7 +92,7 @@ def storage(found: Storage, image_bytes: float | None) -> list[str]:
     return lines
 
 
-def loader(found: Feeding) -> list[str]:
+def loader(found: LoadingSpeed) -> list[str]:
     cold, warm = found.passes["loader cold"], found.passes["loader warm"]
     binds = found.bound_by
     lines = [

@@ -9,12 +9,13 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.measure.gathering import facts_of_run
+from stoker.measure.facts_from_events import facts_of_run
 from stoker.measure.spans import APART, PARTS
 from stoker.measure.verdict import judge
-from stoker.run import Event, Run
-from stoker.show.words import bar, clock, one_line, plural, sparkline
+from stoker.run.directory import Run
+from stoker.run.events import Event
 from stoker.survive.remedies import Remedies
+from stoker.text import bar, clock, one_line, plural, sparkline
 
 MOST_LINES = 25
 WORTH_A_LINE = 0.001

@@ -8,7 +8,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stoker.show.words import say
+from stoker.text import say
 
 SECONDS_BETWEEN_LINES = 30.0
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from stoker.commit import UNABLE
 from stoker.errors import BadRequest, StokerError
-from stoker.fleet.local import end_with_parent
+from stoker.host.signals import end_with_parent
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 
 FOLDER = "rehearsal"

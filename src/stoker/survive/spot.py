@@ -163,13 +163,13 @@ def watch_for(wanted: str, stop: StopWish) -> Callable[[], None]:
     provider = provider_here(wanted)
     if provider is None:
         return lambda: None
-    watch = Watch(provider, Service(), stop)
+    watch = NoticeWatch(provider, Service(), stop)
     watch.begin()
     return watch.close
 
 
 @dataclass
-class Watch:
+class NoticeWatch:
     """Asks a provider now and then, in a thread of its own, until it says that the end is near."""
 
     name: str

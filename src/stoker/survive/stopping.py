@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from stoker.fleet.local import STOP_SIGNALS, hear_stop_signals
-from stoker.fleet.ranks import ELASTIC
+from stoker.fleet.launcher import ELASTIC
+from stoker.host.signals import STOP_SIGNALS, hear_stop_signals
 
 AGAIN_S = 0.5
 """After how long a wish that should have been heard is said again."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stoker.recipe.recipe import Recipe
-from stoker.train.model import Normalise
+from stoker.train.model.build import Normalise
 
 
 def set_arithmetic(recipe: Recipe) -> None:

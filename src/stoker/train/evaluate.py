@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stoker.data.crops import View
-from stoker.data.index import SplitIndex
-from stoker.data.loader import Loader
-from stoker.data.order import InOrder
-from stoker.data.small import CACHE_BYTES
-from stoker.recipe.position import Batch
-from stoker.train.ranks import Ranks
+from stoker.data.dataset import SplitIndex
+from stoker.data.loading.crops import View
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import InOrder
+from stoker.data.loading.small_images import CACHE_BYTES
+from stoker.recipe.schedule import Batch
+from stoker.train.process_group import Ranks
 
 
 @dataclass(frozen=True)

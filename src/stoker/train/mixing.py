@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stoker.data import chance
+from stoker import chance
 from stoker.recipe.recipe import Recipe
 
 Floats = NDArray[np.float64]

@@ -22,20 +22,20 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from stoker import faults
-from stoker.data.chance import seed_of
-from stoker.data.loader import Loaded
-from stoker.measure.exchange import Exchange
+from stoker.chance import seed_of
+from stoker.data.loading.loader import Loaded
+from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
-from stoker.recipe.position import Timeline, learning_rate, micro_cuts
 from stoker.recipe.recipe import Recipe
-from stoker.survive.guard import Seen, Sentinel
+from stoker.recipe.schedule import Batch, Timeline, cuts, learning_rate, micro_cuts
+from stoker.survive.divergence import JudgedStep, Sentinel
 from stoker.survive.remedies import Remedies
 from stoker.survive.trouble import MEMORY, NOT_FINITE, Trouble
 from stoker.train.device import seed_device
 from stoker.train.evaluate import hits
 from stoker.train.mixing import apply_mix, draw_mix, partners
 from stoker.train.optim import set_learning_rate
-from stoker.train.ranks import Ranks
+from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 
 AMP_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -55,7 +55,7 @@ class Step:
     to_input: Callable[[NDArray[np.uint8]], Tensor]
     remedies: Remedies
     spans: Spans = field(default_factory=Spans)
-    exchange: Exchange | None = None
+    exchange: GradientExchange | None = None
     starved_at: int | None = None
     """The first step in which this rank ran out of memory."""
 
@@ -88,12 +88,18 @@ class Step:
                 starved = True
             if starved:
                 self.starved_at = batch.step if self.starved_at is None else self.starved_at
-                self.spoil(batch.image_size)
+                self.poison_gradient(batch.image_size)
                 break
         with self.spans("optimiser"):
-            sums[3] = self.update(Seen(batch.step, sums, starved))
+            sums[3] = self.update(JudgedStep(batch.step, sums, starved))
         state.position, state.step = batch.end, batch.step + 1
         return sums
+
+    def held_at_once(self, batch: Batch) -> list[int]:
+        """How many images of a batch this rank's model sees at once, in order."""
+        edges = cuts(batch.size, self.ranks.world)
+        share = edges[self.ranks.rank + 1] - edges[self.ranks.rank]
+        return [end - begin for begin, end in pairwise(micro_cuts(share, self.micro_batch))]
 
     def micro_step(self, loaded: Loaded, begin: int, end: int) -> Tensor:
         """Forward and backward over some of the rank's images."""
@@ -138,7 +144,7 @@ class Step:
             return nullcontext()
         return self.ddp.no_sync()
 
-    def spoil(self, image_size: int) -> None:
+    def poison_gradient(self, image_size: int) -> None:
         """Take part in the others' exchange with a gradient that nobody can mistake for a good
         one. (A rank that ran out of memory within the exchange itself cannot: it fails.)"""
         self.state.optimizer.zero_grad(set_to_none=True)
@@ -147,7 +153,7 @@ class Step:
         blank = torch.zeros(BLANK_IMAGES, 3, image_size, image_size, device=self.ranks.device)
         (self.ddp(blank).sum() * float("nan")).backward()
 
-    def update(self, seen: Seen) -> Tensor:
+    def update(self, seen: JudgedStep) -> Tensor:
         """Move the weights, then their average, if the gradient is one; its norm."""
         state = self.state
         state.scaler.unscale_(state.optimizer)
@@ -155,7 +161,7 @@ class Step:
         norm = nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
         if self.guards:
             self.sentinel.see(seen, norm)
-            self.judge(self.sentinel.bad())
+            self.raise_agreed_trouble(self.sentinel.bad())
         if self.recipe.clip_grad:
             nn.utils.clip_grads_with_norm_(params, self.recipe.clip_grad, norm)
         if self.guards and self.ranks.device.type == "cuda":
@@ -173,7 +179,7 @@ class Step:
         bread: it skips the step by itself, and the losses tell whether that goes on."""
         return not self.state.scaler.is_enabled()
 
-    def judge(self, bad: Seen | None) -> None:
+    def raise_agreed_trouble(self, bad: JudgedStep | None) -> None:
         """Raise what all ranks have seen: the same on each of them."""
         if bad is None:
             return

@@ -12,9 +12,9 @@ import pytest
 
 from samples import image_folder
 from stoker.cli import main
-from stoker.data.pack import pack
+from stoker.data.packing.pack import pack
 from stoker.errors import BAD_REQUEST, FINISHED
-from stoker.measure.feeding import STAGES
+from stoker.measure.trials.loading import STAGES
 
 ROW = re.compile(r"(.+?)  +([\d,]+) +([\d,]+) +([\d,]+|-) +(\d+%|-)")
 QUICK = ["--image-size", "16", "--batch-size", "8", "--seconds", "60"]

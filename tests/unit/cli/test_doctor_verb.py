@@ -12,7 +12,7 @@ from samples import image_folder
 from stoker.cli import main
 from stoker.cli.doctor import Visit, parser, some_files
 from stoker.cli.flags import resolve_flags
-from stoker.data.pack import default_out, pack
+from stoker.data.packing.pack import default_out, pack
 from stoker.errors import BAD_REQUEST
 
 

@@ -12,8 +12,8 @@ import pytest
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.cli.train import parser as train_parser
 from stoker.errors import BadRequest
-from stoker.recipe.origins import resolve
 from stoker.recipe.recipe import SPECS, TYPES, Recipe
+from stoker.recipe.resolve import resolve
 
 MOST_FLAGS = 54
 TRAIN = train_parser()

@@ -8,9 +8,9 @@ import pytest
 
 from stoker.cli import main
 from stoker.errors import FINISHED
-from stoker.recipe.origins import preset_names, resolve, show_config
 from stoker.recipe.recipe import SPECS
-from stoker.run import Run
+from stoker.recipe.resolve import preset_names, resolve, show_config
+from stoker.run.directory import Run
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:

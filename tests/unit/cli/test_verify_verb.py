@@ -15,7 +15,7 @@ import pytest
 
 from samples import image_folder
 from stoker.cli import main
-from stoker.data.pack import pack
+from stoker.data.packing.pack import pack
 from stoker.errors import FAILED, FINISHED, INTERRUPTED
 from waiting import until
 

@@ -17,17 +17,10 @@ import pytest
 
 from samples import image_folder
 from stoker.commit import json_bytes, sha256_file
-from stoker.data import rehash
-from stoker.data.description import (
-    SOURCE_CACHE,
-    WALK_CACHE,
-    digest_of,
-    is_sealed,
-    seal_holds,
-    sealed,
-)
-from stoker.data.pack import pack
-from stoker.data.shard import Storage
+from stoker.data import image_hashes as rehash
+from stoker.data.packing.pack import pack
+from stoker.data.packing.shard import Storage
+from stoker.data.seal import SOURCE_CACHE, WALK_CACHE, digest_of, is_sealed, seal_holds, sealed
 from stoker.data.verify import MOST_NAMED, Problem, read_description, verify
 from stoker.errors import BadRequest, StokerError
 

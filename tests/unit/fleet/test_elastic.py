@@ -22,10 +22,10 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from ports import free_port
 from stoker.errors import BadRequest, Interrupted, StokerError
 from stoker.fleet import rendezvous
+from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening
 from stoker.fleet.elastic import end, verdict
-from stoker.fleet.place import Nodes, Place, interface_of, listening
 from stoker.fleet.rendezvous import PARTED, PULSES_MISSED, Call, News, Rendezvous, Round
-from stoker.fleet.signed import Signed, shared_key
+from stoker.fleet.signed_store import SignedStore, shared_key
 from waiting import until
 
 KEY = b"k" * 32
@@ -54,18 +54,18 @@ def test_other_numbers_of_nodes_are_refused(text: str) -> None:
 
 
 def test_a_place_is_a_host_and_a_port() -> None:
-    assert Place.parse("10.0.0.1:29400") == Place("10.0.0.1", 29400)
-    assert str(Place("node-a", 1)) == "node-a:1"
+    assert Endpoint.parse("10.0.0.1:29400") == Endpoint("10.0.0.1", 29400)
+    assert str(Endpoint("node-a", 1)) == "node-a:1"
 
 
 @pytest.mark.parametrize("text", ["", "node-a", "node-a:", ":29400", "node-a:0", "a:70000", "a:b"])
 def test_other_places_are_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="--rendezvous"):
-        Place.parse(text)
+        Endpoint.parse(text)
 
 
 def test_loopback_is_found_and_an_unknown_address_is_named() -> None:
-    place = Place("127.0.0.1", 29400)
+    place = Endpoint("127.0.0.1", 29400)
     assert place.local_address() == "127.0.0.1"
     assert interface_of("127.0.0.1") == "lo"
     with pytest.raises(BadRequest, match="GLOO_SOCKET_IFNAME"):
@@ -76,8 +76,8 @@ def test_one_hosts_on_its_own_address_and_the_others_do_not() -> None:
     with listening("127.0.0.1", 0) or pytest.fail("no port") as first:
         address, port = first.getsockname()
         assert address == "127.0.0.1"
-        assert Place("127.0.0.1", port).listen() is None
-    assert Place("192.0.2.77", 29400).listen() is None
+        assert Endpoint("127.0.0.1", port).listen() is None
+    assert Endpoint("192.0.2.77", 29400).listen() is None
 
 
 class Bomb:
@@ -89,7 +89,7 @@ class Bomb:
 
 def test_what_was_signed_comes_back_and_is_replaced_by_its_token() -> None:
     store = HashStore()
-    ours, theirs = (Signed(C10dRendezvousBackend(store, "run"), KEY) for _ in range(2))
+    ours, theirs = (SignedStore(C10dRendezvousBackend(store, "run"), KEY) for _ in range(2))
     assert ours.get_state() is None
     first = ours.set_state(b"one")
     assert first is not None and first[0] == b"one" and first[2]
@@ -104,10 +104,10 @@ def test_what_was_signed_comes_back_and_is_replaced_by_its_token() -> None:
 def test_a_forged_state_is_refused_before_anybody_reads_it(forged: bytes | str) -> None:
     inner = C10dRendezvousBackend(HashStore(), "run")
     if isinstance(forged, str):
-        Signed(inner, b"o" * 32).set_state(b"state")
+        SignedStore(inner, b"o" * 32).set_state(b"state")
     else:
         inner.set_state(forged)
-    ours = Signed(inner, KEY)
+    ours = SignedStore(inner, KEY)
     with pytest.raises(RendezvousStateError):
         ours.get_state()
     with pytest.raises(RendezvousStateError):
@@ -118,10 +118,10 @@ LEAVES = """
 import sys, threading
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from stoker.fleet.signed import Signed
+from stoker.fleet.signed_store import SignedStore
 
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-ours, asked = Signed(C10dRendezvousBackend(store, "run"), bytes(32)), threading.Event()
+ours, asked = SignedStore(C10dRendezvousBackend(store, "run"), bytes(32)), threading.Event()
 
 def ask():
     while True:
@@ -144,7 +144,7 @@ def test_a_process_that_leaves_while_a_thread_asks_keeps_its_exit_code() -> None
 @pytest.mark.timeout(300)
 def test_a_store_with_an_intruders_pickle_ends_with_words() -> None:
     port = free_port()
-    ours = Rendezvous(Place("127.0.0.1", port), Nodes(1, 1), KEY, lambda: False)
+    ours = Rendezvous(Endpoint("127.0.0.1", port), Nodes(1, 1), KEY, lambda: False)
     assert ours.hosts
     intruder = C10dRendezvousBackend(TCPStore("127.0.0.1", port, is_master=False), "stoker")
     intruder.set_state(pickle.dumps(Bomb()))
@@ -154,7 +154,7 @@ def test_a_store_with_an_intruders_pickle_ends_with_words() -> None:
 
 @pytest.mark.timeout(300)
 def test_one_node_makes_a_round_alone() -> None:
-    alone = Rendezvous(Place("127.0.0.1", free_port()), Nodes(1, 1), KEY, lambda: False)
+    alone = Rendezvous(Endpoint("127.0.0.1", free_port()), Nodes(1, 1), KEY, lambda: False)
     round = alone.next_round()
     assert (round.node, round.nodes, round.address) == (0, 1, "127.0.0.1")
     assert round.door is not None and round.door.getsockname() == ("127.0.0.1", round.port)
@@ -178,9 +178,9 @@ def test_a_node_without_a_pulse_is_lost_and_one_that_parted_is_not() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("hosts", [True, False], ids=["no peers", "no host"])
 def test_a_stop_ends_the_wait_for_others(hosts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, stop = Place("127.0.0.1", free_port()), threading.Event()
+    place, stop = Endpoint("127.0.0.1", free_port()), threading.Event()
     if not hosts:
-        monkeypatch.setattr(Place, "listen", lambda self: None)
+        monkeypatch.setattr(Endpoint, "listen", lambda self: None)
     timer = threading.Timer(2.0, stop.set)
     timer.start()
     with pytest.raises(Interrupted, match="the same command goes on"):
@@ -190,17 +190,17 @@ def test_a_stop_ends_the_wait_for_others(hosts: bool, monkeypatch: pytest.Monkey
 
 @pytest.mark.timeout(300)
 def test_a_host_that_never_comes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Place, "listen", lambda self: None)
+    monkeypatch.setattr(Endpoint, "listen", lambda self: None)
     monkeypatch.setattr(rendezvous, "JOIN_S", 1)
     with pytest.raises(Interrupted, match="nobody answers at 127"):
-        Rendezvous(Place("127.0.0.1", free_port()), Nodes(1, 2), KEY, lambda: False)
+        Rendezvous(Endpoint("127.0.0.1", free_port()), Nodes(1, 2), KEY, lambda: False)
 
 
 @pytest.mark.timeout(300)
 def test_a_store_that_falls_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "SILENCE_S", 4.0)
     mute = socket.create_server(("127.0.0.1", 0))
-    place = Place("127.0.0.1", mute.getsockname()[1])
+    place = Endpoint("127.0.0.1", mute.getsockname()[1])
     monkeypatch.setattr(rendezvous, "JOIN_S", 3)
     with mute, pytest.raises(Interrupted, match=r"is gone: start the same command again on every"):
         Rendezvous(place, Nodes(1, 1), KEY, lambda: False)

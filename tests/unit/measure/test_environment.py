@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.host.counters import Machine, Reading
 from stoker.measure import environment
 from stoker.measure.environment import (
     Gpu,
@@ -22,7 +23,6 @@ from stoker.measure.environment import (
     oddities,
     room_at,
 )
-from stoker.measure.readings import Machine, Reading
 
 GB = 10**9
 RUNS = Room("runs", "runs", 100 * GB, 10**6, True)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.errors import BadRequest
-from stoker.recipe.origins import preset_names, read_recipe, resolve
 from stoker.recipe.recipe import SPECS, TYPES, Phase, Recipe, dump_value
+from stoker.recipe.resolve import preset_names, read_recipe, resolve
 
 PLACE = [
     "micro_batch",

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.recipe.origins import resolve
-from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import Phase, Recipe
+from stoker.recipe.resolve import resolve
+from stoker.recipe.schedule import Timeline
 from stoker.recipe.summary import derived_line, warmup_steps, warnings
 
 IMAGENET = 1_281_167

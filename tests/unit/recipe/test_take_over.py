@@ -10,8 +10,8 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from stoker.errors import BadRequest
-from stoker.recipe.position import Timeline
 from stoker.recipe.recipe import Phase, Recipe
+from stoker.recipe.schedule import Timeline
 
 quick = settings(deadline=None, max_examples=100)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stoker.run import Event
+from stoker.run.events import Event
 from stoker.show import console as module
 from stoker.show.console import FREE_LINES, LiveConsole, PlainConsole, console_for
 

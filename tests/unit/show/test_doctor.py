@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stoker.measure.ceilings import Cost, forecast
-from stoker.measure.environment import Gpu, Odd, Surroundings
+from stoker.measure.environment import Finding, Gpu, Surroundings
 from stoker.measure.facts import Facts, RankFacts
-from stoker.measure.storage import Metadata, Read, Storage
+from stoker.measure.trials.forecast import Cost, forecast
+from stoker.measure.trials.storage import DiskSpeed, Metadata, Read
 from stoker.show import doctor as show
-from stoker.train.ceilings import Compute, Together
+from stoker.train.trials.compute import Compute, Together
 
 FACTS = Surroundings(
     versions={"stoker": "1", "torch": "2"},
@@ -44,18 +44,18 @@ def test_a_gpu_is_named_with_what_it_has() -> None:
 
 
 def test_what_is_odd_is_marked_with_what_to_do() -> None:
-    assert show.odd(Odd("few files", "ulimit")) == "  ! few files: ulimit"
+    assert show.odd(Finding("few files", "ulimit")) == "  ! few files: ulimit"
 
 
 def test_storage_is_in_images_where_images_are_known() -> None:
     cold, warm = Read(10**8, 100, 1.0, 0.0), Read(10**8, 100, 1.0, 1.0)
-    found = Storage("set", cold, warm, 2, Metadata(300, 0.1, True))
+    found = DiskSpeed("set", cold, warm, 2, Metadata(300, 0.1, True))
     text = "\n".join(show.storage(found, 50_000.0))
     assert "2,000 images/s  100 MB/s, cold (1 thread)" in text
     assert "100 MB/s, NOT cold (64 kB blocks, 2 threads)" in text
     assert "could not be dropped" in text
     assert "3,000 a second made, looked up, removed" in text
-    bare = "\n".join(show.storage(Storage(".", cold, cold, 1, None, 70.0), None))
+    bare = "\n".join(show.storage(DiskSpeed(".", cold, cold, 1, None, 70.0), None))
     assert "images/s" not in bare and "could not" not in bare
     assert "70 MB/s, onto the disk" in bare
 

@@ -10,7 +10,8 @@ import pytest
 
 from stoker.errors import BadRequest
 from stoker.measure.spans import PARTS
-from stoker.run import Events, Run
+from stoker.run.directory import Run
+from stoker.run.events import Events
 from stoker.show.explain import explain, ledger_of
 
 BATCH, STEPS = 10, 40

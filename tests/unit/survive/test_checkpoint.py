@@ -24,7 +24,7 @@ from stoker.survive.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from stoker.survive.saving import Checkpoints
+from stoker.survive.checkpoints import Checkpoints
 
 FILES = ["weights.safetensors", "ema.safetensors", "state.pt", "manifest.json", MARKER]
 

@@ -23,48 +23,35 @@ class ClosedLate(io.RawIOBase):
         super().close()
 
 
-@pytest.mark.timeout(300)
-def test_it_is_heard_after_the_finaliser() -> None:
-    wish = StopWish()
-    wish.listen()
-    try:
-        with pytest.raises(StopNow):
-            with wish.at_once():
-                file = ClosedLate()
-                del file
-                until(lambda: False)
-        assert wish.reason == "SIGTERM"
-    finally:
-        wish.release()
+def is_heard_after_a_finaliser(wish: StopWish) -> None:
+    with pytest.raises(StopNow), wish.at_once():
+        file = ClosedLate()
+        del file
+        until(lambda: False)
 
 
 @pytest.mark.timeout(300)
-def test_to_be_reminded_is_no_other_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_heard_after_the_finaliser(wish: StopWish) -> None:
+    is_heard_after_a_finaliser(wish)
+    assert wish.reason == "SIGTERM"
+
+
+@pytest.fixture
+def elastic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOKER_ELASTIC", "1")
-    wish = StopWish()
-    wish.listen()
-    try:
-        with pytest.raises(StopNow):
-            with wish.at_once():
-                file = ClosedLate()
-                del file
-                until(lambda: False)
-        assert wish.reason == "the nodes of the run change"
-        assert wish.aside
-    finally:
-        wish.release()
 
 
 @pytest.mark.timeout(300)
-def test_a_second_signal_is_heard_where_the_first_was_lost() -> None:
-    wish = StopWish()
-    wish.listen()
-    try:
-        with pytest.raises(StopNow):
-            with wish.at_once():
-                file = ClosedLate()
-                del file
-                signal.raise_signal(signal.SIGTERM)
-                os.getpid()
-    finally:
-        wish.release()
+def test_to_be_reminded_is_no_other_wish(elastic: None, wish: StopWish) -> None:
+    is_heard_after_a_finaliser(wish)
+    assert wish.reason == "the nodes of the run change"
+    assert wish.aside
+
+
+@pytest.mark.timeout(300)
+def test_a_second_signal_is_heard_where_the_first_was_lost(wish: StopWish) -> None:
+    with pytest.raises(StopNow), wish.at_once():
+        file = ClosedLate()
+        del file
+        signal.raise_signal(signal.SIGTERM)
+        os.getpid()

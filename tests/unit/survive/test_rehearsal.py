@@ -15,8 +15,8 @@ from disks import small_file_system
 from stoker.errors import BadRequest, StokerError
 from stoker.survive import rehearsal
 from stoker.survive.checkpoint import Snapshot, write_checkpoint
+from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.rehearsal import Reader, contents, make_sure_of_room, rehearse, reserve
-from stoker.survive.saving import Checkpoints
 
 MB = 1_000_000
 

@@ -21,9 +21,9 @@ from stoker.survive.spot import (
     NAME_PLATES,
     PROVIDERS,
     Notice,
+    NoticeWatch,
     Provider,
     Service,
-    Watch,
     provider_here,
 )
 from stoker.survive.stopping import StopWish
@@ -125,14 +125,16 @@ def metadata() -> Iterator[Metadata]:
 
 
 @pytest.fixture
-def begin(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Watch]]:
+def begin(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., NoticeWatch]]:
     """Begin to watch, and to ask often."""
-    begun: list[Watch] = []
+    begun: list[NoticeWatch] = []
 
-    def watch(name: str, every_s: float = 0.05) -> Watch:
+    def watch(name: str, every_s: float = 0.05) -> NoticeWatch:
         known = PROVIDERS[name]
         monkeypatch.setitem(PROVIDERS, name, Provider(known.look, every_s, known.warning_s))
-        begun.append(Watch(name, Service(metadata.url), StopWish()))
+        begun.append(NoticeWatch(name, Service(metadata.url), StopWish()))
         begun[-1].begin()
         return begun[-1]
 
@@ -142,7 +144,7 @@ def begin(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 
 def look(name: str, metadata: Metadata) -> Notice | None:
-    return Watch(name, Service(metadata.url), StopWish()).look()
+    return NoticeWatch(name, Service(metadata.url), StopWish()).look()
 
 
 def until_nobody_watches() -> None:
@@ -165,14 +167,14 @@ class TestAws:
         assert look("aws", metadata) == Notice("aws", END)
 
     def test_one_token_serves_many_questions(self, metadata: Metadata) -> None:
-        watch = Watch("aws", Service(metadata.url), StopWish())
+        watch = NoticeWatch("aws", Service(metadata.url), StopWish())
         for _ in range(3):
             assert watch.look() is None
         assert metadata.asked == [f"PUT {AWS_TOKEN}", *[AWS_ACTION] * 3]
         assert watch.silent == 0
 
     def test_a_token_that_has_expired_is_replaced(self, metadata: Metadata) -> None:
-        watch = Watch("aws", Service(metadata.url), StopWish())
+        watch = NoticeWatch("aws", Service(metadata.url), StopWish())
         watch.look()
         metadata.tokens.clear()
         metadata.answers[AWS_ACTION] = (200, json.dumps({"action": "stop", "time": AWS_END}))
@@ -181,7 +183,7 @@ class TestAws:
     @pytest.mark.parametrize("status", [400, 403, 404, 500, 503])
     def test_without_a_token_nothing_else_is_asked(self, metadata: Metadata, status: int) -> None:
         metadata.answers[AWS_TOKEN] = (status, "no token for you")
-        watch = Watch("aws", Service(metadata.url), StopWish())
+        watch = NoticeWatch("aws", Service(metadata.url), StopWish())
         assert watch.look() is None
         assert metadata.asked == [f"PUT {AWS_TOKEN}"]
         del metadata.answers[AWS_TOKEN]
@@ -379,7 +381,7 @@ class TestNoSense:
 class TestWatch:
     @pytest.mark.parametrize("provider", PLACES)
     def test_a_notice_is_a_wish_to_stop_with_words(
-        self, metadata: Metadata, begin: Callable[..., Watch], provider: str
+        self, metadata: Metadata, begin: Callable[..., NoticeWatch], provider: str
     ) -> None:
         watch = begin(provider)
         until(lambda: len(metadata.asked) > 3)
@@ -391,14 +393,14 @@ class TestWatch:
         assert str(watch.stop.reason).startswith(f"spot notice: {provider} takes this machine at ")
 
     def test_the_first_question_is_asked_at_once(
-        self, metadata: Metadata, begin: Callable[..., Watch]
+        self, metadata: Metadata, begin: Callable[..., NoticeWatch]
     ) -> None:
         metadata.answers[GCP_PREEMPTED] = (200, "TRUE")
         watch = begin("gcp", every_s=3600)
         until(lambda: watch.stop)
 
     def test_after_the_notice_nobody_asks_any_more(
-        self, metadata: Metadata, begin: Callable[..., Watch]
+        self, metadata: Metadata, begin: Callable[..., NoticeWatch]
     ) -> None:
         metadata.answers[GCP_PREEMPTED] = (200, "TRUE")
         watch = begin("gcp")
@@ -406,7 +408,7 @@ class TestWatch:
         until_nobody_watches()
         assert metadata.asked == [GCP_PREEMPTED]
 
-    def test_close_ends_it(self, metadata: Metadata, begin: Callable[..., Watch]) -> None:
+    def test_close_ends_it(self, metadata: Metadata, begin: Callable[..., NoticeWatch]) -> None:
         watch = begin("gcp")
         until(lambda: metadata.asked)
         watch.close()
@@ -414,7 +416,7 @@ class TestWatch:
         assert not watch.stop
 
     def test_a_service_that_wakes_up_is_heard(
-        self, metadata: Metadata, begin: Callable[..., Watch]
+        self, metadata: Metadata, begin: Callable[..., NoticeWatch]
     ) -> None:
         metadata.answers[GCP_PREEMPTED] = closes_at_once
         watch = begin("gcp", every_s=0.02)
@@ -434,7 +436,7 @@ class TestWatch:
 
         pauses: list[float | None] = []
         metadata.answers[GCP_PREEMPTED] = closes_at_once
-        watch = Watch("gcp", Service(metadata.url), StopWish(), _over=Pauses())
+        watch = NoticeWatch("gcp", Service(metadata.url), StopWish(), _over=Pauses())
         watch._watch()
         assert watch.stop.notes == ["nobody answers for gcp: no spot notices"]
         assert pauses == [0, 1, 1, 1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -446,7 +448,7 @@ class TestWatch:
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-            watch = Watch("aws", Service(url), StopWish())
+            watch = NoticeWatch("aws", Service(url), StopWish())
             for _ in range(3):
                 assert watch.look() is None
         assert watch.silent == 3

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from stoker.fleet.local import STOP_SIGNALS
+from stoker.host.signals import STOP_SIGNALS
 from stoker.survive.stopping import StopNow, StopWish
 from waiting import until
 

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from stoker.fleet.local import STOP_SIGNALS as SIGNALS
+from stoker.host.signals import STOP_SIGNALS as SIGNALS
 from stoker.survive.stopping import StopWish
 from waiting import until
 

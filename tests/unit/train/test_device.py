@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stoker.train.device import input_maker, seed_device
-from stoker.train.model import Normalise
+from stoker.train.model.build import Normalise
 
 CPU = torch.device("cpu")
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from samples import image_folder
-from stoker.data.crops import View
-from stoker.data.encode import Storage
-from stoker.data.index import Dataset
-from stoker.data.pack import pack
+from stoker.data.dataset import Dataset
+from stoker.data.images.encode import Storage
+from stoker.data.loading.crops import View
+from stoker.data.packing.pack import pack
 from stoker.train.evaluate import Accuracy, Evaluator, hits
-from stoker.train.model import ResNet9
-from stoker.train.ranks import Ranks
+from stoker.train.model.build import ResNet9
+from stoker.train.process_group import Ranks
 
 quick = settings(deadline=None, max_examples=80)
 CPU = torch.device("cpu")

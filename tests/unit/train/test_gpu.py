@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from samples import image_folder
-from stoker.data.pack import pack
-from stoker.recipe.origins import resolve
-from stoker.run import Event, Run
+from stoker.data.packing.pack import pack
+from stoker.recipe.resolve import resolve
+from stoker.run.directory import Run
+from stoker.run.events import Event
 from stoker.survive.stopping import StopWish
+from stoker.train.attempt.session import train
 from stoker.train.device import batch_memory
-from stoker.train.session import train
 
 pytestmark = [
     pytest.mark.gpu,

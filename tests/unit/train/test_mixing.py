@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stoker.recipe.position import cuts
 from stoker.recipe.recipe import Recipe
+from stoker.recipe.schedule import cuts
 from stoker.train.mixing import Ints, Mix, apply_mix, beta, draw_mix, partners
 
 quick = settings(deadline=None, max_examples=60)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stoker.recipe.recipe import Recipe
-from stoker.train.model import ResNet9
+from stoker.train.model.build import ResNet9
 from stoker.train.optim import MovingAverage, build_optimizer, set_learning_rate
 
 RECIPES = {

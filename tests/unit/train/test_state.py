@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from bits import same
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
-from stoker.train.model import build_model
+from stoker.train.model.build import build_model
 from stoker.train.state import TrainState
 
 CPU = torch.device("cpu")

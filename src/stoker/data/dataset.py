@@ -1,0 +1,215 @@
+"""Opening a packed set: the description, the index of a split, the bytes of a sample.
+
+Invariants: files are opened read-only and never written. They are read, not mapped: a disk that
+fails is an error with a name instead of a signal, and memory does not grow with the set. A set
+without its committed description does not open. Sample number i is row i of the split's index; rows
+are in shard order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from stoker.commit import sha256_file
+from stoker.data.columns import numbers
+from stoker.data.seal import seal_holds
+from stoker.errors import BadRequest, StokerError
+from stoker.faults import reach
+
+SHARD_NAME = re.compile(r"\d{5,}\.tar")
+SHARDS_OPEN = 400
+"""Shards open at once: below the usual limit of 1024 files, above what lanes need."""
+CHANGED = "it was changed after packing; pack again"
+
+
+def damaged(path: Path, why: object) -> StokerError:
+    first_line = str(why).splitlines()[0] if str(why) else "unreadable"
+    return StokerError(
+        f"{path} is damaged ({first_line}): remove the set, then pack again with 'stoker pack'"
+    )
+
+
+class OpenShard:
+    """A shard open for reading; closed when the last thread that reads from it lets it go."""
+
+    _handle = -1
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDONLY)
+        self.size = os.fstat(self._handle).st_size
+
+    def read(self, into: memoryview, offset: int) -> int:
+        reach("read")
+        return os.preadv(self._handle, [into], offset)
+
+    def __del__(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+
+
+class Dataset:
+    """A packed set of images."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self.description: dict[str, Any] = json.loads(
+                (self.path / "dataset.json").read_text(encoding="utf-8")
+            )
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise BadRequest(
+                f"{self.path} is not a packed set (no dataset.json): stoker pack {self.path}"
+            ) from error
+        except ValueError as error:
+            raise damaged(self.path / "dataset.json", error) from error
+        if not isinstance(self.description, dict):
+            raise damaged(self.path / "dataset.json", "not a description")
+        if self.description.get("format") != 1:
+            raise StokerError(
+                f"{self.path} has format {self.description.get('format')}; this Stoker reads 1: "
+                "pack again with 'stoker pack'"
+            )
+        if not seal_holds(self.description):
+            raise damaged(self.path / "dataset.json", "its digest does not hold")
+
+    @staticmethod
+    def is_packed(path: str | os.PathLike[str]) -> bool:
+        return (Path(path) / "dataset.json").is_file()
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.description["fingerprint"])
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self.description["classes"])
+
+    @property
+    def codec(self) -> str:
+        return str(self.description["storage"]["codec"])
+
+    @property
+    def eval_split(self) -> str | None:
+        """The split that accuracy is measured on: val, or test where there is no val."""
+        for name in ("val", "test"):
+            if self.images(name):
+                return name
+        return None
+
+    def images(self, split: str) -> int:
+        return int(self.description["splits"].get(split, {}).get("images", 0))
+
+    def split(self, name: str) -> SplitIndex:
+        if name not in self.description["splits"]:
+            known = ", ".join(self.description["splits"])
+            raise BadRequest(f"{self.path} has no split called '{name}': it has {known}")
+        return SplitIndex(self.path / name, self.description["splits"][name], self.codec)
+
+
+class SplitIndex:
+    """The samples of one split, by number."""
+
+    def __init__(self, folder: Path, description: dict[str, Any], codec: str) -> None:
+        self.folder = folder
+        self.codec = codec
+        self.shards: list[dict[str, Any]] = description["shards"]
+        for shard in self.shards:
+            # A description from elsewhere must not lead out of its folder.
+            if not SHARD_NAME.fullmatch(str(shard["name"])):
+                raise damaged(folder.parent / "dataset.json", f"odd shard name {shard['name']!r}")
+        self.shard_sizes = np.array([shard["images"] for shard in self.shards], dtype=np.int64)
+        names = ["shard", "offset", "length", "label", "width", "height"]
+        try:
+            # Not read_table, whose machinery for folders of files costs each loader 13 MB.
+            with pq.ParquetFile(folder / "index.parquet") as file:
+                table = file.read(columns=names)
+            columns = {name: numbers(table, name) for name in table.column_names}
+        except (OSError, pa.ArrowException) as error:
+            raise damaged(folder / "index.parquet", error) from error
+        if sha256_file(folder / "index.parquet") != description["index_sha256"]:
+            raise damaged(folder / "index.parquet", "its hash is not the description's")
+        if table.column_names != names:
+            raise damaged(folder / "index.parquet", "not the columns of an index")
+        self.shard, self.offset, self.length = (columns[name] for name in names[:3])
+        self.labels = columns["label"].astype(np.int64)
+        self.widths, self.heights = columns["width"], columns["height"]
+        if len(self.labels) != self.shard_sizes.sum():
+            raise damaged(folder / "index.parquet", "it does not match dataset.json")
+        self._opened: OrderedDict[int, OpenShard] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def bytes_of(self, sample: int, into: bytearray | None = None) -> memoryview:
+        """The stored bytes of a sample, read into a buffer that is large enough."""
+        size = int(self.length[sample])
+        view = memoryview(bytearray(size) if into is None else into)[:size]
+        number = int(self.shard[sample])
+        try:
+            read = self._open(number).read(view, int(self.offset[sample]))
+        except OSError as error:
+            raise StokerError(f"cannot read {self.place_of(sample)}: {error}") from error
+        if read != size:
+            raise StokerError(f"{self.place_of(sample)} ends early: {CHANGED}")
+        return view
+
+    def whole_shard(self, number: int, into: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """All bytes of a shard, read at once, into a buffer that is large enough or a new one."""
+        opened = self._open(number)
+        if into is None or len(into) < opened.size:
+            into = np.empty(opened.size, np.uint8)
+        view, done = into.data[: opened.size], 0
+        try:
+            while done < len(view) and (read := opened.read(view[done:], done)):
+                done += read
+        except OSError as error:
+            path = self.folder / self.shards[number]["name"]
+            raise StokerError(f"cannot read shard {path}: {error}") from error
+        if done != opened.size:
+            path = self.folder / self.shards[number]["name"]
+            raise StokerError(f"shard {path} ends early: {CHANGED}")
+        return into
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Bytes of the largest stored image, and of the largest decoded one."""
+        pixels = self.widths.astype(np.int64) * self.heights
+        return int(self.length.max(initial=0)), 3 * int(pixels.max(initial=0))
+
+    def _open(self, number: int) -> OpenShard:
+        with self._lock:
+            if number in self._opened:
+                self._opened.move_to_end(number)
+                return self._opened[number]
+            path = self.folder / self.shards[number]["name"]
+            try:
+                opened = OpenShard(path)
+            except OSError as error:
+                raise StokerError(f"cannot read shard {path}: {error}") from error
+            if opened.size != self.shards[number]["bytes"]:
+                raise StokerError(
+                    f"shard {path} has {opened.size} bytes, not {self.shards[number]['bytes']}: "
+                    f"{CHANGED}"
+                )
+            self._opened[number] = opened
+            if len(self._opened) > SHARDS_OPEN:
+                self._opened.popitem(last=False)
+            return opened
+
+    def place_of(self, sample: int) -> str:
+        """Shard, offset and original path of a sample, for messages."""
+        paths = pq.read_table(self.folder / "index.parquet", columns=["path"]).column("path")
+        shard = self.folder / self.shards[int(self.shard[sample])]["name"]
+        return f"{shard} at byte {int(self.offset[sample])} (from {paths[sample].as_py()})"

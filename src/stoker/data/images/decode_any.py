@@ -1,0 +1,213 @@
+"""Untrusted bytes to upright RGB pixels, or a reason why not.
+
+Invariant: every image is decoded in full here, once, at packing time; whatever is wrong with it is
+said here and never during training. Sizes are checked before pixels are made.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from stoker.data.images.png_check import png_trouble, too_many_chunks
+from stoker.text import shown
+
+Pixels = NDArray[np.uint8]
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""What Pillow may open; a phone's MPO files open as JPEG."""
+MAX_PIXELS = 100_000_000
+MAX_BYTES = 256 << 20
+MAX_SCANS, MAX_SCANNED = 1000, 10_000_000_000
+"""Scans of a JPEG, and pixels times scans: a file of a few bytes a scan can ask for hours."""
+BAND_PIXELS = 4_000_000
+ORIENTATION_TAG = 0x0112
+LONGEST_REASON = 200
+_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
+_EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
+_GRUMBLES = re.compile("Could not determine subsampling|bad ICC marker")
+"""What Pillow's own libjpeg reads without a word: rare sampling, a colour profile's numbering."""
+_WIDE_MODES = ("I;16", "I;16B", "I;16L", "I", "F")
+
+
+class Rejected(Exception):
+    """An image that cannot be used; the text says why, in one printable line."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(shown(why)[:LONGEST_REASON])
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A decoded image, upright, and what was found on the way."""
+
+    pixels: Pixels
+    upright_jpeg: bool
+    """The file's own bytes are an upright JPEG without stray bytes: they may be stored."""
+    kept: bool
+    """And it is a baseline one, which decodes twice as fast as a progressive one."""
+    orientation: int
+    """EXIF orientation of the file, 1 (upright) to 8; already applied to the pixels."""
+    coarseness: int
+    """How coarsely a JPEG was quantised: the sum of its first table. 0 for anything else."""
+
+
+def inspect(data: bytes) -> Inspected:
+    """Decode an image completely, turn it upright, make it RGB."""
+    return decode(data, open_image(data))
+
+
+def open_image(data: bytes) -> Image.Image:
+    """Read an image's header; no pixels yet."""
+    if not data:
+        raise Rejected("empty file")
+    if too_many_chunks(data):
+        raise Rejected("damaged: a PNG of too many pieces")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        except Image.DecompressionBombError as error:
+            raise Rejected("too many pixels") from error
+        except UnidentifiedImageError as error:
+            raise Rejected(f"not an image of a known kind ({', '.join(FORMATS)})") from error
+        except Exception as error:
+            raise Rejected(f"damaged: {one_line(error)}") from error
+    if image.width * image.height > MAX_PIXELS:
+        raise Rejected(f"too many pixels ({image.width} x {image.height})")
+    if image.format in ("JPEG", "MPO"):
+        scans = scans_of(data)
+        if scans > MAX_SCANS or scans * image.width * image.height > MAX_SCANNED:
+            raise Rejected(f"too many scans ({scans:,})")
+    return image
+
+
+def scans_of(data: bytes) -> int:
+    """How many scans a JPEG has before its end, counted as far as it matters: where the first of
+    a sequential one holds all colours, the decoder asks for no other."""
+    at, scans, colours = 2, 0, -1
+    while scans <= MAX_SCANS and (found := _MARKER.search(data, at)):
+        marker, body = data[found.start() + 1], found.end() + 2
+        if marker == 0xD9:
+            break
+        if marker in (0xC0, 0xC1):
+            colours = int.from_bytes(data[body + 5 : body + 6])
+        if marker == 0xDA:
+            scans += 1
+            if int.from_bytes(data[body : body + 1]) == colours:
+                break
+        at = found.end() + max(int.from_bytes(data[found.end() : body]), 2)
+    return scans
+
+
+def decode(data: bytes, image: Image.Image) -> Inspected:
+    """All pixels of an opened image."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            orientation = orientation_of(image)
+            plain = image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L")
+            clean = decode_plain_jpeg(data) if plain else None
+            if image.format == "PNG" and (trouble := png_trouble(data)):
+                raise Rejected(f"damaged: {trouble}")
+            pixels = to_rgb(image) if clean is None else clean
+        except Rejected:
+            raise
+        except Exception as error:
+            # Pillow's decoders raise whatever their format's parser met: any of it means that
+            # this file does not decode.
+            raise Rejected(f"damaged: {one_line(error)}") from error
+    baseline = not image.info.get("progressive")
+    # Pillow turns a TIFF upright by itself while loading it.
+    left_to_do = 1 if image.format == "TIFF" else orientation
+    kept = clean is not None and orientation == 1
+    return Inspected(
+        upright(pixels, left_to_do), kept, kept and baseline, orientation, coarseness_of(image)
+    )
+
+
+def coarseness_of(image: Image.Image) -> int:
+    """How much a JPEG's encoder threw away: the larger, the lower its quality."""
+    tables: dict[int, list[int]] = getattr(image, "quantization", {})
+    return sum(tables[0]) if 0 in tables else 0
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def decode_plain_jpeg(data: bytes) -> Pixels | None:
+    """A JPEG's pixels; None where libjpeg only grumbles and Pillow may decide."""
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
+        return pixels
+    except ValueError as error:
+        left_over = _EXTRANEOUS.search(str(error))
+        harmless = not in_the_scan(data, left_over) if left_over else _GRUMBLES.search(str(error))
+        if harmless:
+            return None
+        raise Rejected(f"damaged: {one_line(error)}") from error
+
+
+def in_the_scan(data: bytes, left_over: re.Match[str]) -> bool:
+    """Whether bytes that libjpeg did not need are the rest of a scan that lost its thread, rather
+    than padding or what stands before the first scan."""
+    count, marker = int(left_over[1]), int(left_over[2], 16)
+    if 0xD0 <= marker <= 0xD7:
+        return True
+    place = data.find(b"\xff\xda")
+    while (place := data.find(bytes([0xFF, marker]), place + 2)) >= 0:
+        if len(set(data[max(place - count, 0) : place])) > 1:
+            return True
+    return False
+
+
+def orientation_of(image: Image.Image) -> int:
+    """EXIF orientation, 1 where there is none or where the EXIF block cannot be read."""
+    try:
+        value: Any = image.getexif().get(ORIENTATION_TAG, 1)
+    except Exception:
+        # A broken EXIF block says nothing about the pixels: they are kept as they lie.
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def to_rgb(image: Image.Image) -> Pixels:
+    """Any mode to RGB: the first frame, 16 bits scaled to 8, transparency over white. Some rows at
+    a time: a conversion of the whole would take many times an image's own memory."""
+    image.seek(0)
+    image.load()
+    pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
+    top = max(float(np.asarray(image).max(initial=0)), 1.0) if image.mode == "F" else 65535.0
+    rows = max(BAND_PIXELS // max(image.width, 1), 1)
+    for start in range(0, image.height, rows):
+        band = image.crop((0, start, image.width, min(start + rows, image.height)))
+        if band.mode in _WIDE_MODES:
+            wide = np.asarray(band, dtype=np.float64) * (255.0 / top)
+            pixels[start : start + rows] = np.clip(wide, 0, 255).astype(np.uint8)[:, :, None]
+            continue
+        if band.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+            clear = band.convert("RGBA")
+            background = Image.new("RGBA", clear.size, (255, 255, 255, 255))
+            band = Image.alpha_composite(background, clear)
+        pixels[start : start + rows] = np.asarray(band.convert("RGB"), dtype=np.uint8)
+    return pixels
+
+
+def upright(pixels: Pixels, orientation: int) -> Pixels:
+    """Undo an EXIF orientation."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.transpose(1, 0, 2)
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)

@@ -1,0 +1,118 @@
+"""How an image is stored: its size, its codec, its bytes.
+
+Invariant: what is stored follows from the image and the settings alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+from functools import cache
+
+import cv2
+import numpy as np
+import simplejpeg
+from PIL import Image
+
+from stoker.data.images.decode_any import Inspected, Pixels, Rejected, coarseness_of
+from stoker.data.images.jpeg import encode_jpeg
+from stoker.data.images.jpeg_rows import claims_table
+from stoker.errors import BadRequest
+
+CODECS = ("jpeg", "original", "raw")
+JPEG_MAX_SIDE = 65500
+SMALL_SIDE = 128
+"""JPEGs up to this side keep their own bytes, whatever their quality."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How images are stored."""
+
+    codec: str = "jpeg"
+    """`jpeg`; `original` to keep every upright JPEG's own bytes; `raw` for uint8 arrays that need
+    no decoding."""
+    max_side: int = 500
+    """Longer side in pixels at most; 0 keeps the size."""
+    quality: int = 90
+    """JPEG quality: finer images are encoded again, coarser ones keep their own bytes."""
+    min_side: int = 0
+    """Where set: shrink until the shorter side is this long, instead of the longer."""
+    near_duplicates: bool = False
+    """Whether to note how each image looks, so that those that nearly agree can be found."""
+
+    def check(self) -> None:
+        if self.codec not in CODECS:
+            raise BadRequest(f"codec takes one of {', '.join(CODECS)}, not {self.codec!r}")
+        if not 1 <= self.quality <= 100:
+            raise BadRequest(f"quality goes from 1 to 100, not {self.quality}")
+        for name in ("max_side", "min_side"):
+            if getattr(self, name) < 0:
+                raise BadRequest(f"{name} must be at least 0, not {getattr(self, name)}")
+
+
+def fit(pixels: Pixels, storage: Storage) -> Pixels:
+    """Shrink to the size that is stored, averaging over areas."""
+    height, width = pixels.shape[:2]
+    target, side = (
+        (storage.min_side, min(height, width))
+        if storage.min_side
+        else (storage.max_side, max(height, width))
+    )
+    if storage.codec == "original" or not target or side <= target:
+        return pixels
+    size = (max(round(width * target / side), 1), max(round(height * target / side), 1))
+    shrunk: Pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    return shrunk
+
+
+def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> bytes:
+    """The stored form of an image. A JPEG that is fine as it is keeps its own bytes."""
+    if storage.codec == "raw":
+        array = io.BytesIO()
+        np.lib.format.write_array(array, np.ascontiguousarray(pixels), version=(1, 0))
+        return array.getvalue()
+    if pixels is image.pixels and may_stay(image, storage) and not claims_table(data):
+        return data
+    if max(pixels.shape[:2]) > JPEG_MAX_SIDE:
+        raise Rejected(f"longer than {JPEG_MAX_SIDE} pixels, the most a JPEG can hold")
+    return encode_jpeg(pixels, storage.quality)
+
+
+def may_stay(image: Inspected, storage: Storage) -> bool:
+    """Whether a file's own bytes are stored: not where the quality asked for makes them much
+    smaller, and so quicker to read and decode. Small images lose more than they win."""
+    if storage.codec == "original":
+        return image.upright_jpeg
+    small = max(image.pixels.shape[:2]) <= SMALL_SIDE
+    return image.kept and (small or image.coarseness >= coarseness_at(storage.quality))
+
+
+@cache
+def coarseness_at(quality: int) -> int:
+    """How coarsely a JPEG of this quality is quantised."""
+    plain = simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8), quality=quality)
+    with Image.open(io.BytesIO(plain)) as image:
+        return coarseness_of(image)
+
+
+def short_hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:16]
+
+
+def pixel_hash(pixels: Pixels) -> bytes:
+    """The same for two files with the same picture, whatever their bytes."""
+    shape = f"{pixels.shape[0]}x{pixels.shape[1]}".encode()
+    digest = hashlib.sha256(shape)
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.digest()[:16]
+
+
+def look(pixels: Pixels) -> int:
+    """64 bits of how an image looks (brighter or darker than to the right, on an 8 x 8 grid): few
+    of them change when it is resized, encoded again or slightly retouched."""
+    grey = cv2.resize(
+        cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), (9, 8), interpolation=cv2.INTER_AREA
+    )
+    return int.from_bytes(np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes(), "big")

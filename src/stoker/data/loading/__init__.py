@@ -1,0 +1,1 @@
+"""From a packed set to batches: order, crops, decoding threads."""

@@ -1,0 +1,175 @@
+"""Order is a pure function: which sample stands at global position P.
+
+Invariants, for any shard sizes, lanes, window, batch and world size:
+- positions e*N .. (e+1)*N - 1 are epoch e, and hold each of the N samples exactly once;
+- the sample at P depends on (fingerprint, seed, epoch, P) and on nothing else: not on the world
+  size, the threads, or how often the run was killed;
+- in each epoch shards are permuted, laid end to end and cut into L contiguous lanes; position P
+  belongs to lane P mod L, and within a lane samples are shuffled inside windows;
+- a batch is arranged lane by lane, so that cutting it into contiguous parts gives a rank whole
+  lanes wherever the numbers divide, and the union of the parts is the same for every world size.
+
+Memory is O(shards) and a window at a time, whatever the number of samples.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker import chance
+
+Ints = NDArray[np.int64]
+
+WINDOW = 4096
+MAX_LANES = 64
+_WINDOWS_KEPT = 4 * MAX_LANES
+
+
+def lanes_for(samples: int, batch_sizes: list[int], window: int = WINDOW) -> int:
+    """How many lanes suit a set: a power of two that leaves a lane at least a window long and
+    divides half of every batch, so that parts of a batch end where lanes end."""
+    lanes = 1
+    while (
+        2 * lanes <= MAX_LANES
+        and samples // (2 * lanes) >= window
+        and all(size % (4 * lanes) == 0 for size in batch_sizes)
+    ):
+        lanes *= 2
+    return lanes
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """One epoch's shards laid end to end, and where each lane begins in that row."""
+
+    shards: Ints
+    """Shard number at each place of the row."""
+    starts: Ints
+    """Where in the row each of them starts; one more entry for the end."""
+    lane_starts: Ints
+    """Where in the row each lane starts; one more entry for the end."""
+    lane_first: Ints
+    """The first position of the epoch that belongs to each lane."""
+
+
+@dataclass
+class Order:
+    """The order of all epochs over shards of the given sizes."""
+
+    shard_sizes: Ints
+    fingerprint: str
+    seed: int
+    lanes: int = 1
+    window: int = WINDOW
+    _plans: OrderedDict[int, EpochPlan] = field(default_factory=OrderedDict, repr=False)
+    _windows: OrderedDict[tuple[int, int, int], Ints] = field(
+        default_factory=OrderedDict, repr=False
+    )
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.shard_sizes = np.asarray(self.shard_sizes, dtype=np.int64)
+        self.samples = int(self.shard_sizes.sum())
+        self._first_of_shard = np.concatenate(([0], np.cumsum(self.shard_sizes)))
+        if self.samples == 0:
+            raise ValueError("an order needs at least one sample")
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """Shard permutation and lane cuts of an epoch."""
+        with self._lock:
+            if epoch not in self._plans:
+                self._plans[epoch] = self._make_plan(epoch)
+                while len(self._plans) > 2:
+                    self._plans.popitem(last=False)
+            return self._plans[epoch]
+
+    def _make_plan(self, epoch: int) -> EpochPlan:
+        shards = chance.permutation(
+            len(self.shard_sizes), self.fingerprint, self.seed, epoch, "shards"
+        )
+        starts = np.concatenate(([0], np.cumsum(self.shard_sizes[shards])))
+        first = epoch * self.samples
+        lanes = np.arange(self.lanes, dtype=np.int64)
+        lane_first = first + (lanes - first) % self.lanes
+        lengths = np.maximum(-(-(first + self.samples - lane_first) // self.lanes), 0)
+        lane_starts = np.concatenate(([0], np.cumsum(lengths)))
+        return EpochPlan(shards, starts, lane_starts, lane_first)
+
+    def _window(self, epoch: int, lane: int, number: int) -> Ints:
+        """Sample ids of one window of a lane, in the order they are seen."""
+        name = (epoch, lane, number)
+        with self._lock:
+            if name not in self._windows:
+                self._windows[name] = self._make_window(epoch, lane, number)
+                while len(self._windows) > _WINDOWS_KEPT:
+                    self._windows.popitem(last=False)
+            self._windows.move_to_end(name)
+            return self._windows[name]
+
+    def _make_window(self, epoch: int, lane: int, number: int) -> Ints:
+        plan = self.plan(epoch)
+        begin = plan.lane_starts[lane] + number * self.window
+        end = min(begin + self.window, plan.lane_starts[lane + 1])
+        shuffled = begin + chance.permutation(
+            int(end - begin), self.fingerprint, self.seed, epoch, lane, number
+        )
+        slots = np.searchsorted(plan.starts, shuffled, side="right") - 1
+        ids: Ints = self._first_of_shard[plan.shards[slots]] + shuffled - plan.starts[slots]
+        return ids
+
+    def look_ahead(self, position: int, size: int) -> None:
+        """Make what a batch to come needs: at an epoch's start, a window for each of all lanes."""
+        self.samples_at(np.arange(position, position + size, dtype=np.int64))
+
+    def samples_at(self, positions: Ints) -> Ints:
+        """The sample id at each of some global positions."""
+        ids = np.empty(len(positions), dtype=np.int64)
+        epochs = positions // self.samples
+        lanes = positions % self.lanes
+        for epoch in np.unique(epochs):
+            plan = self.plan(int(epoch))
+            here = np.flatnonzero(epochs == epoch)
+            places = (positions[here] - plan.lane_first[lanes[here]]) // self.lanes
+            numbers = places // self.window
+            names = lanes[here] * (self.samples + 1) + numbers
+            for name in np.unique(names):
+                lane, number = divmod(int(name), self.samples + 1)
+                chosen = names == name
+                window = self._window(int(epoch), lane, number)
+                ids[here[chosen]] = window[places[chosen] - number * self.window]
+        return ids
+
+    def arranged(self, position: int, size: int) -> Ints:
+        """The positions of a batch, lane by lane: the arrangement that ranks take parts of."""
+        positions = np.arange(position, position + size, dtype=np.int64)
+        return positions[np.argsort(positions % self.lanes, kind="stable")]
+
+    def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]:
+        """Sample ids and epochs of one contiguous part of the batch that starts at `position`."""
+        positions = self.arranged(position, size)[begin:end]
+        return self.samples_at(positions), positions // self.samples
+
+
+class Arrangement(Protocol):
+    """Anything that says which samples, of which epochs, make up a part of a batch."""
+
+    def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]: ...
+
+    def look_ahead(self, position: int, size: int) -> None: ...
+
+
+class InOrder:
+    """The arrangement of evaluation: sample number p stands at position p, in epoch 0."""
+
+    def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]:
+        samples = np.arange(position + begin, position + end, dtype=np.int64)
+        return samples, np.zeros_like(samples)
+
+    def look_ahead(self, position: int, size: int) -> None:
+        """Nothing needs to be made."""

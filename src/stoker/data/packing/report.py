@@ -1,0 +1,87 @@
+"""What a person wants to know of a set before training on it: counts, sizes, balance, rejects,
+duplicates. A pure function from the index tables to plain data.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.data.columns import numbers
+from stoker.data.packing.duplicates import duplicates
+from stoker.data.sources.layout import Listing
+
+
+def describe(
+    listing: Listing[Any], tables: dict[str, pa.Table], rejects: pa.Table
+) -> dict[str, Any]:
+    """The report stored in dataset.json and printed after packing."""
+    names = listing.classes
+    per_class = {
+        split: np.bincount(numbers(table, "label"), minlength=len(names))
+        for split, table in tables.items()
+    }
+    return {
+        "images": {split: table.num_rows for split, table in tables.items()},
+        "sizes": sizes(tables),
+        "balance": balance(per_class["train"], names),
+        "absent": {
+            split: [names[number] for number in np.flatnonzero(counts == 0)]
+            for split, counts in per_class.items()
+            if (counts == 0).any()
+        },
+        "rotated": sum(int((numbers(t, "orientation") > 1).sum()) for t in tables.values()),
+        "rejected": reasons(rejects),
+        "ignored": ignored(listing),
+        "duplicates": duplicates(tables),
+    }
+
+
+def sizes(tables: dict[str, pa.Table]) -> dict[str, Any]:
+    """Stored size in pixels (smallest, median, largest) and in bytes."""
+    table = pa.concat_tables(tables.values())
+    width, height = numbers(table, "width"), numbers(table, "height")
+    shape = [[int(f(width)), int(f(height))] for f in (np.min, np.median, np.max)]
+    return {"pixels": shape, "bytes": int(numbers(table, "length").sum())}
+
+
+def balance(counts: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """The rarest and the commonest class of the training split."""
+    few, many = int(counts.argmin()), int(counts.argmax())
+    return {
+        "fewest": [names[few], int(counts[few])],
+        "median": int(np.median(counts)),
+        "most": [names[many], int(counts[many])],
+    }
+
+
+def reasons(rejects: pa.Table) -> list[dict[str, Any]]:
+    """Rejects by reason, commonest first, each with an example."""
+    rows = rejects.select(["reason", "path"]).to_pylist()
+    kinds = [kind_of(row["reason"]) for row in rows]
+    counts = Counter(kinds)
+    examples: dict[str, str] = {}
+    for kind, row in zip(kinds, rows, strict=True):
+        examples.setdefault(kind, row["path"])
+    return [
+        {"reason": reason, "images": count, "example": examples[reason]}
+        for reason, count in counts.most_common()
+    ]
+
+
+def kind_of(reason: str) -> str:
+    """A reason without what is particular to one image; what a server answered is the reason."""
+    return reason if reason.startswith("download:") else reason.split(":")[0].split(" (")[0]
+
+
+def ignored(listing: Listing[Any]) -> list[dict[str, Any]]:
+    """What the walk passed over, by reason, each with an example."""
+    counts = Counter(reason for _, reason in listing.ignored)
+    examples = {reason: path for path, reason in reversed(listing.ignored)}
+    return [
+        {"reason": reason, "entries": count, "example": examples[reason]}
+        for reason, count in counts.most_common()
+    ]

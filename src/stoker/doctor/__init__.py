@@ -1,0 +1,1 @@
+"""What this machine can do: the measurements behind `stoker doctor`."""

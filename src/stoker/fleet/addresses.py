@@ -1,0 +1,106 @@
+"""Where nodes meet, how many, and as whom: addresses, sockets and interfaces.
+
+Invariants: a socket listens on one address, never on all. Whoever can bind the rendezvous address
+hosts it; nobody has to be told.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+
+from stoker.errors import BadRequest
+
+_SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How many nodes a round has, at least and at most."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str) -> Nodes:
+        least, colon, most = text.partition(":")
+        try:
+            nodes = cls(int(least), int(most if colon else least))
+        except ValueError as error:
+            raise BadRequest(f"--nodes is MIN:MAX or a number, not '{text}'") from error
+        if not 1 <= nodes.least <= nodes.most:
+            raise BadRequest(f"--nodes MIN:MAX needs 1 <= MIN <= MAX, not '{text}'")
+        return nodes
+
+    def __str__(self) -> str:
+        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The address at which the nodes meet; the node that owns it hosts the store."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise BadRequest(f"--rendezvous is HOST:PORT, not '{text}'")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def address(self) -> str:
+        """The host's IPv4 address."""
+        try:
+            return socket.gethostbyname(self.host)
+        except OSError as error:
+            raise BadRequest(f"no address is known for --rendezvous {self.host}") from error
+
+    def listen(self) -> socket.socket | None:
+        """A socket that listens there; None where the address is another's, or taken."""
+        return listening(self.address, self.port)
+
+    def local_address(self) -> str:
+        """The address of this machine that the host sees."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((self.address, self.port))
+            return str(probe.getsockname()[0])
+
+
+def listening(address: str, port: int) -> socket.socket | None:
+    """A socket that listens on one address; None if the address is another's, or taken."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((address, port))
+        made.listen(1024)
+    except OSError as error:
+        made.close()
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
+            return None
+        raise BadRequest(f"cannot listen on {address}:{port}: {error.strerror}") from error
+    return made
+
+
+def interface_of(address: str) -> str:
+    """The network interface with this address: gloo would guess one from the host's name."""
+    given = os.environ.get("GLOO_SOCKET_IFNAME")
+    if given:
+        return given
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                asked = struct.pack("256s", name.encode())
+                if fcntl.ioctl(probe, _SIOCGIFADDR, asked)[20:24] == socket.inet_aton(address):
+                    return name
+    raise BadRequest(f"no interface has {address}: name one in GLOO_SOCKET_IFNAME")

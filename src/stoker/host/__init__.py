@@ -1,0 +1,1 @@
+"""What the kernel, the control groups and the devices say about this machine and this process."""

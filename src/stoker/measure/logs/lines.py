@@ -1,0 +1,88 @@
+"""Text of unknown origin as lines, in bounded memory, and the headings that stand above a log.
+
+A file may be a log, a page of notes with logs in it, or no text at all. Any byte is allowed: what
+is no text becomes a mark, a line without end is cut, and nothing that could steer a terminal is
+kept.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from stoker.measure.logs.line import MOST_CHARACTERS
+
+CHUNK_BYTES = 1 << 16
+FENCE = ("```", "~~~")
+LONGEST_SENTENCE = 80
+
+_ENDS = re.compile(r"[\r\n]")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]{0,24}[A-Za-z]")
+_HEADING = re.compile(
+    r"#{1,6}[ \t]+(?P<hash>\S.{0,200})|(?P<stars>\*{1,3}|_{2})(?P<text>[^\s*_].{0,200})"
+)
+_SENTENCE = re.compile(r"[A-Za-z=][^:/\\]{0,40} ")
+_COMMAND = re.compile(r"\S{0,80}[$#>%] |.{0,80}\b(?:python3?|torchrun|srun|bash) ")
+
+
+def lines(file: BinaryIO) -> Iterator[str]:
+    """Lines without their ends and colours; `\\r` ends one too, as progress bars write it."""
+    start = file.read(CHUNK_BYTES)
+    wide = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    decoder = codecs.getincrementaldecoder("utf-16" if wide else "utf-8-sig")("replace")
+    chunk, tail = start, ""
+    while chunk:
+        *whole, tail = _ENDS.split(tail + decoder.decode(chunk))
+        for line in whole:
+            yield _plain(line)
+        tail = tail[:MOST_CHARACTERS]
+        chunk = file.read(CHUNK_BYTES)
+    tail += decoder.decode(b"", final=True)
+    if tail:
+        yield _plain(tail)
+
+
+def _plain(line: str) -> str:
+    line = line[:MOST_CHARACTERS]
+    return _COLOURS.sub("", line) if "\x1b" in line else line
+
+
+class Headings:
+    """The nearest heading, and the nearest sentence below it, above a place in a text."""
+
+    def __init__(self) -> None:
+        self._heading = ""
+        self._sentence = ""
+        self._fenced = False
+
+    def pass_by(self, line: str) -> bool:
+        """Take note of a line that is no log; True where it begins or ends quoted text."""
+        text = line.strip()
+        if text.startswith(FENCE):
+            self._fenced = not self._fenced
+            return True
+        if self._fenced or not text:
+            return False
+        heading = _HEADING.fullmatch(text)
+        if heading and (heading["hash"] or text.endswith(heading["stars"])):
+            self._heading = _printable(heading["hash"] or text.strip("*_"))
+            self._sentence = ""
+        elif len(text) <= LONGEST_SENTENCE and _SENTENCE.match(text) and not _COMMAND.match(text):
+            self._sentence = _printable(text)
+        return False
+
+    @property
+    def title(self) -> str:
+        """What stands above, in one line; empty where nothing does."""
+        return ", ".join(filter(None, (self._heading, self._sentence)))
+
+    def used(self) -> None:
+        """A sentence titles the one log that follows it; a heading all of them."""
+        self._sentence = ""
+
+
+def _printable(text: str) -> str:
+    """Text as it may be shown: a title comes from a file that anybody may have written."""
+    return "".join(c for c in text if c.isprintable()).strip().rstrip(":")[:LONGEST_SENTENCE]

@@ -1,0 +1,204 @@
+"""Running means taken apart: one rank's lines of a log, as sums over steps.
+
+A running mean times its steps is a sum, and the difference of two sums is what happened between
+two lines. So a line speaks for all its steps, not only for the one it happens to show. Sums
+telescope: rounding of the lines between the first and the last cancels. The first line of a log is
+kept apart: it holds the start of the workers and the tuning of the first step.
+Memory is bounded, however long the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from stoker.measure.logs.line import LogLine
+
+MOST_STRETCHES = 128
+MOST_ACCURACIES = 256
+ROUNDED_AWAY = 0.1
+"""A stretch is long enough when rounding moves its wait by less than this share of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Steps, and the seconds they took and waited."""
+
+    steps: int = 0
+    time_s: float = 0.0
+    data_s: float = 0.0
+    rounding_s: float = 0.0
+    """By how much rounding may have moved the wait, at worst."""
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(
+            self.steps + other.steps,
+            self.time_s + other.time_s,
+            self.data_s + other.data_s,
+            self.rounding_s + other.rounding_s,
+        )
+
+    def __sub__(self, other: Sum) -> Sum:
+        """From one line to a later one: roundings add up whichever way the sums go."""
+        return Sum(
+            self.steps - other.steps,
+            self.time_s - other.time_s,
+            self.data_s - other.data_s,
+            self.rounding_s + other.rounding_s,
+        )
+
+    @property
+    def step_s(self) -> float:
+        return max(self.time_s / self.steps, 0.0) if self.steps else 0.0
+
+    @property
+    def wait_s(self) -> float:
+        """Never more than the step: rounding may say otherwise."""
+        return min(max(self.data_s / self.steps, 0.0), self.step_s) if self.steps else 0.0
+
+    @property
+    def share(self) -> float:
+        return self.wait_s / self.step_s if self.step_s else 0.0
+
+    @property
+    def blur(self) -> float:
+        """What rounding hides, as a share of a step."""
+        return self.rounding_s / self.time_s if self.time_s > 0 else 1.0
+
+
+def counts_from_one(first: LogLine, second: LogLine | None) -> bool:
+    """Whether `[11/5005]` means eleven steps done, or the step after ten others.
+
+    Old programs print the index of a step, new ones the number done; both print every tenth or so.
+    """
+    if first.format.window:
+        return False
+    alone = first.time_s == first.mean_time_s and first.data_s == first.mean_data_s
+    if first.index == 1 and alone:
+        return True
+    if second is None or second.epoch != first.epoch:
+        return first.index > 1 and first.index % 10 == 1
+    gap = second.index - first.index
+    return gap > 1 and first.index % gap == 1
+
+
+class RankLines:
+    """The lines of one rank of one run, from its first to its last epoch."""
+
+    def __init__(self, first: LogLine) -> None:
+        self.first = self.last = first
+        self.lines = 1
+        self.gap: int | None = None
+        self.epochs = 1
+        self.warmup = Sum()
+        """What the very first line covers."""
+        self.rest = Sum()
+        """Everything after it."""
+        self.starts = Sum()
+        """The first lines of the later epochs: a part of the rest."""
+        self.unseen = 0
+        """Steps that no line speaks for."""
+        self.stretches: list[Sum] = []
+        self.waits: Counter[float] = Counter()
+        """Waits as the lines show them, to two digits."""
+        self.accuracies: set[str] = set()
+        self.images = self.images_lines = 0.0
+        self._from_one: bool | None = None
+        self._earlier = Sum()
+        """Finished epochs, without the first line."""
+        self._begin = Sum()
+        """Where the epoch's part of the rest begins."""
+        self._mark = Sum()
+        """Where the present stretch begins."""
+        self._now = Sum()
+        """The epoch up to its latest line that counts."""
+        self._skipped = 0
+        """Steps of the epoch between windows."""
+
+    def add(self, line: LogLine) -> None:
+        if self._from_one is None:
+            self._from_one = counts_from_one(self.first, line)
+            self._take(self.first, is_first=True)
+        if line.epoch == self.last.epoch:
+            self.gap = self.gap or line.index - self.last.index
+        self._take(line)
+        self.last = line
+        self.lines += 1
+
+    def finish(self) -> None:
+        """No more lines: a lone one is taken as it is."""
+        if self._from_one is None:
+            self._from_one = counts_from_one(self.first, None)
+            self._take(self.first, is_first=True)
+        if self.rest.steps:
+            self._close_stretch()
+        if not self.waits:
+            self._show(self.first)
+
+    def _show(self, line: LogLine) -> None:
+        self.waits[float(f"{line.data_s:.2g}")] += 1
+
+    def _take(self, line: LogLine, is_first: bool = False) -> None:
+        # The very first step shows the warm-up, not the run.
+        if not (is_first and line.index <= 1):
+            self._show(line)
+        if line.images is not None:
+            self.images, self.images_lines = self.images + line.images, self.images_lines + 1
+        # The last batch of an epoch may be a smaller one.
+        if line.index + 1 < line.total and len(self.accuracies) < MOST_ACCURACIES:
+            self.accuracies.update(line.accuracies)
+        new_epoch = line.epoch != self.last.epoch
+        if new_epoch:
+            self._close_stretch()
+            self._earlier += self._now - self._begin
+            self.epochs += 1
+            self._begin = self._mark = self._now = Sum()
+        before = self._now
+        now = self._up_to(line, starts=new_epoch or is_first)
+        if now is None:
+            return
+        self._now = now
+        if is_first:
+            self.warmup = self._begin = self._mark = now
+            return
+        if new_epoch:
+            self.starts += now
+            self._mark = now
+        self.rest = self._earlier + (now - self._begin)
+        if now.steps > before.steps and not new_epoch:
+            stretch = now - self._mark
+            if stretch.blur <= ROUNDED_AWAY:
+                self._close_stretch()
+
+    def _up_to(self, line: LogLine, starts: bool) -> Sum | None:
+        """The sum of an epoch up to a line; None where its window overlaps the one before."""
+        done, before = line.index + (0 if self._from_one else 1), self._now
+        window = line.format.window
+        if window:
+            steps = min(window, done)
+            place = 0 if starts else before.steps + self._skipped
+            if not starts and done - steps < place:
+                return None
+            if starts:
+                self._skipped = 0
+            skipped = done - steps - place
+            self._skipped += skipped
+            self.unseen += skipped
+            rounding = line.rounding_s * steps
+            return before + Sum(steps, line.time_s * steps, line.data_s * steps, rounding)
+        if line.mean_time_s is None:
+            time_s = before.time_s + line.time_s * (done - before.steps)
+        else:
+            time_s = line.mean_time_s * done
+        mean = line.data_s if line.mean_data_s is None else line.mean_data_s
+        return Sum(done, time_s, mean * done, line.rounding_s * done)
+
+    def _close_stretch(self) -> None:
+        stretch, self._mark = self._now - self._mark, self._now
+        if stretch.steps <= 0 or stretch.blur > ROUNDED_AWAY:
+            return
+        self.stretches.append(stretch)
+        if len(self.stretches) > MOST_STRETCHES:
+            odd = self.stretches[-1:] if len(self.stretches) % 2 else []
+            pairs = zip(self.stretches[::2], self.stretches[1::2], strict=False)
+            self.stretches = [one + two for one, two in pairs] + odd

@@ -1,0 +1,1 @@
+"""One resource measured alone: data loading, storage, the link between machines."""

@@ -1,0 +1,1 @@
+"""The run directory: the one interface to what a run leaves behind."""

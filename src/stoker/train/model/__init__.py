@@ -1,0 +1,1 @@
+"""The model: how it is built."""

@@ -1,0 +1,1 @@
+"""Short measurements with the real training step, which leave no trace in a run."""

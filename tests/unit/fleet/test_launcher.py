@@ -1,0 +1,138 @@
+"""Ranks as plain processes: started alike, told once, ended together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from stoker.fleet.launcher import (
+    MEETING_FILE,
+    begin_rank,
+    environment,
+    launch,
+    signal_all,
+    wait_for_all,
+)
+
+
+def test_ranks_are_told_who_they_are_and_where_to_meet() -> None:
+    told = [environment(rank, 3, Path("/private/ranks")) for rank in range(3)]
+    assert [one["RANK"] for one in told] == ["0", "1", "2"]
+    assert {one["WORLD_SIZE"] for one in told} == {one["LOCAL_WORLD_SIZE"] for one in told} == {"3"}
+    assert {one[MEETING_FILE] for one in told} == {"/private/ranks"}
+    assert {one["GLOO_SOCKET_IFNAME"] for one in told} == {"lo"}
+
+
+@pytest.mark.timeout(300)
+def test_odd_words_reach_every_rank_unharmed_and_no_shell_sees_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stoker.fleet.launcher.GRACE_S", 200)
+    word = "my 'photos'; touch pwned $(touch pwned) *"
+    log = tmp_path / "launcher.log"
+    ended = launch(2, [word], log)
+    assert (ended.codes, ended.signalled) == ([2, 2], None)
+    assert log.read_text().count(f"stoker: no verb called '{word}'") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["launcher.log"]
+
+
+def python(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+@pytest.mark.timeout(300)
+def test_one_that_fails_takes_the_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.fleet.launcher.GRACE_S", 0.3)
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+    running = [python("raise SystemExit(1)"), python("import time; time.sleep(60)")]
+    running.append(python(stubborn))
+    wait_for_all(running)
+    codes = [rank.returncode for rank in running]
+    assert codes[0] == 1
+    assert codes[1] in (-signal.SIGTERM, -signal.SIGKILL)
+    assert codes[2] in (-signal.SIGTERM, -signal.SIGKILL)
+
+
+@pytest.mark.timeout(300)
+def test_an_orderly_stop_of_one_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.fleet.launcher.STRAGGLER_S", 200)
+    running = [python("raise SystemExit(75)"), python("import time; time.sleep(1.0)")]
+    wait_for_all(running)
+    assert [rank.returncode for rank in running] == [75, 0]
+
+
+def test_a_signal_reaches_those_that_run() -> None:
+    running = [python("import time; time.sleep(60)"), python("pass")]
+    running[1].wait()
+    signal_all(running, signal.SIGTERM)
+    assert running[0].wait(timeout=60) == -signal.SIGTERM
+
+
+begins = partial(begin_rank, os.getpid())
+
+
+def test_a_signal_waits_for_a_rank_that_does_not_listen_yet() -> None:
+    """Python takes a while to begin, and a signal would end it."""
+    code = """
+from stoker.survive.stopping import StopWish
+wish = StopWish()
+wish.listen()
+print(wish.reason)
+"""
+    rank = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, preexec_fn=begins
+    )
+    rank.send_signal(signal.SIGTERM)
+    assert rank.communicate(timeout=60)[0] == "SIGTERM\n"
+    assert rank.returncode == 0
+
+
+def test_a_signal_reaches_ranks_that_start_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+import time
+from stoker.survive.stopping import StopWish
+wish, give_up = StopWish(), time.monotonic() + 60
+wish.listen()
+while not wish and time.monotonic() < give_up:
+    time.sleep(0.01)
+raise SystemExit(75 if wish else 1)
+"""
+
+    def start_one(*told: object) -> subprocess.Popen[bytes]:
+        one = subprocess.Popen([sys.executable, "-c", code], preexec_fn=begins)
+        if not passed_on:
+            passed_on.append(one)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return one
+
+    passed_on: list[object] = []
+    monkeypatch.setattr("stoker.fleet.launcher.start", start_one)
+    ended = launch(2, [], tmp_path / "log")
+    assert ended.codes == [75, 75]
+    assert ended.signalled == signal.SIGTERM
+
+
+def test_a_wish_from_before_reaches_every_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_one(*told: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+    monkeypatch.setattr("stoker.fleet.launcher.start", start_one)
+    ended = launch(2, [], tmp_path / "log", stop=lambda: True)
+    assert ended.codes == [-signal.SIGTERM] * 2
+    assert ended.signalled == signal.SIGTERM
+
+
+def test_a_rank_whose_launcher_is_gone_does_not_begin() -> None:
+    rank = subprocess.Popen([sys.executable, "-c", "print(1)"], preexec_fn=partial(begin_rank, 1))
+    assert rank.wait(60) == 1

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stoker.host.gpu import Gpus, over_time, visible
+
+
+class FakeNvml:
+    NVML_CLOCK_SM = 1
+    NVML_TEMPERATURE_GPU = 0
+    NVML_PCIE_UTIL_TX_BYTES = 0
+    NVML_PCIE_UTIL_RX_BYTES = 1
+
+    def __init__(self, count: int = 2) -> None:
+        self.count, self.begun, self.pcie_asked, self.power_asked = count, 0, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        answers: dict[str, Any] = {
+            "nvmlDeviceGetCount": lambda: self.count,
+            "nvmlDeviceGetHandleByIndex": lambda index: f"handle {index}",
+            "nvmlDeviceGetHandleByUUID": lambda name: f"handle of {name}",
+            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=3),
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=5, total=8, free=3),
+            "nvmlDeviceGetClockInfo": lambda handle, kind: {1: 1200}[kind],
+            "nvmlDeviceGetMaxClockInfo": lambda handle, kind: {1: 1980}[kind],
+            "nvmlDeviceGetTemperature": lambda handle, kind: {0: 71}[kind],
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x1 | 0x4 | 0x40,
+        }
+        return answers[name] if name in answers else super().__getattribute__(name)
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.begun += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.begun -= 1
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        self.power_asked += 1
+        raise RuntimeError("Not Supported")
+
+    def nvmlDeviceGetPcieThroughput(self, handle: str, counter: int) -> int:  # noqa: N802
+        self.pcie_asked += 1
+        return 125 + counter
+
+
+def test_a_gpu_tells_what_it_can() -> None:
+    nvml = FakeNvml(count=1)
+    gpus = Gpus(nvml, {})
+    assert gpus.read() == [
+        {
+            "device": 0,
+            "busy": 0.87,
+            "used_bytes": 5,
+            "total_bytes": 8,
+            "sm_clock_mhz": 1200,
+            "sm_clock_most_mhz": 1980,
+            "throttles": ["software power cap", "hardware thermal slowdown"],
+            "temperature_c": 71,
+            "pcie_rx_bytes_per_s": 126000,
+            "pcie_tx_bytes_per_s": 125000,
+        }
+    ]
+    gpus.close()
+    gpus.close()
+    assert nvml.begun == 0
+    assert gpus.read() == []
+
+
+def test_what_a_gpu_refuses_is_not_asked_again() -> None:
+    nvml = FakeNvml(count=1)
+    gpus = Gpus(nvml, {})
+    for _ in range(3):
+        gpus.read()
+    assert nvml.power_asked == 1
+
+
+def test_what_takes_long_is_asked_only_when_wanted() -> None:
+    nvml = FakeNvml(count=1)
+    gpus = Gpus(nvml, {})
+    (told,) = gpus.read(slow=False)
+    assert nvml.pcie_asked == 0
+    assert "pcie_rx_bytes_per_s" not in told
+    assert gpus.read()[0]["pcie_rx_bytes_per_s"] == 126000
+
+
+@pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"])
+def test_any_error_means_no_facts(broken: str) -> None:
+    nvml = FakeNvml()
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("Driver/library version mismatch")
+
+    setattr(nvml, broken, fail)
+    gpus = Gpus(nvml, {})
+    assert gpus.read() == []
+    gpus.close()
+
+
+def test_without_the_package_there_are_no_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    gpus = Gpus()
+    assert gpus.read() == []
+    gpus.close()
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, [0, 1, 2]),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, [2, 0]),
+        ({"CUDA_VISIBLE_DEVICES": "2,0", "LOCAL_RANK": "1"}, [0]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-12ab"}, ["GPU-12ab"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"LOCAL_RANK": "1"}, [1]),
+        ({"LOCAL_RANK": "7"}, [0, 1, 2]),
+        ({"LOCAL_RANK": "odd"}, [0, 1, 2]),
+    ],
+)
+def test_a_rank_tells_of_its_own_gpu(environment: dict[str, str], wanted: list[Any]) -> None:
+    assert visible(3, environment) == wanted
+
+
+def test_looks_are_told_as_one() -> None:
+    looks = [
+        [{"device": 0, "busy": 0.5, "used_bytes": 3, "throttles": []}],
+        [{"device": 0, "busy": 1.0, "used_bytes": 9, "throttles": ["sync boost"]}],
+        [{"device": 0, "busy": 0.9, "throttles": [], "pcie_rx_bytes_per_s": 1000}],
+    ]
+    assert over_time(looks) == [
+        {
+            "device": 0,
+            "busy": 0.8,
+            "used_bytes": 9,
+            "throttles": {"sync boost": 0.333},
+            "pcie_rx_bytes_per_s": 1000,
+        }
+    ]
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_tells() -> None:
+    pytest.importorskip("pynvml")
+    gpus = Gpus()
+    told = gpus.read()
+    gpus.close()
+    if not told:
+        pytest.skip("no GPU that NVML can see")
+    assert json.loads(json.dumps(told)) == told
+    assert 0 <= told[0]["busy"] <= 1
+    assert 0 < told[0]["used_bytes"] <= told[0]["total_bytes"]
+    assert 0 < told[0]["sm_clock_mhz"] <= told[0]["sm_clock_most_mhz"]

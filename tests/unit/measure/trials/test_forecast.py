@@ -1,0 +1,92 @@
+"""The pace of training from its parts: no part is slower, and nothing cheaper makes it slower."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.measure.trials.forecast import (
+    COMPUTE,
+    CORES,
+    LOADER,
+    Cost,
+    fixed_s,
+    for_batch,
+    forecast,
+    spread,
+)
+
+SECONDS = st.floats(1e-4, 1e3)
+COSTS = st.builds(Cost, SECONDS, SECONDS)
+SIZES = st.integers(1, 4096)
+CORE_COUNTS = st.integers(1, 256)
+
+
+@given(SIZES, COSTS, COSTS, CORE_COUNTS)
+def test_a_step_is_as_long_as_its_slowest_part(
+    size: int, compute: Cost, loader: Cost, cores: int
+) -> None:
+    found = forecast(size, compute, loader, cores)
+    shared = (compute.cpu_s + loader.cpu_s) / cores
+    assert found.step_s == pytest.approx(max(compute.wall_s, loader.wall_s, shared))
+    assert found.images_per_s == pytest.approx(size / found.step_s)
+    assert {each.limit for each in found.ceilings} == {COMPUTE, LOADER, CORES}
+    assert found.binds.images_per_s <= found.runner_up.images_per_s
+
+
+@given(SIZES, COSTS, COSTS, CORE_COUNTS, st.floats(0.01, 1))
+def test_nothing_cheaper_makes_it_slower(
+    size: int, compute: Cost, loader: Cost, cores: int, factor: float
+) -> None:
+    before = forecast(size, compute, loader, cores).images_per_s
+    slack = before * (1 - 1e-9)
+    assert forecast(size, compute.scaled(factor), loader, cores).images_per_s >= slack
+    assert forecast(size, compute, loader.scaled(factor), cores).images_per_s >= slack
+    assert forecast(size, compute, loader, cores + 1).images_per_s >= slack
+
+
+@pytest.mark.parametrize(
+    ("compute", "loader", "limit", "words"),
+    [
+        (Cost(1.0, 0.1), Cost(0.2, 0.3), COMPUTE, "the network"),
+        (Cost(0.1, 0.1), Cost(1.0, 0.3), LOADER, "reading and decoding"),
+        (Cost(1.0, 2.0), Cost(0.8, 1.6), CORES, "the network takes 56% of their time, loading 44%"),
+    ],
+)
+def test_what_binds_is_named(compute: Cost, loader: Cost, limit: str, words: str) -> None:
+    found = forecast(64, compute, loader, 2)
+    assert found.binds.limit == limit
+    assert words in found.binds.words
+    assert found.runner_up.limit != limit
+
+
+@given(SECONDS, SECONDS, SIZES)
+def test_a_line_through_two_sizes_is_found_again(fixed: float, an_image: float, half: int) -> None:
+    size = 2 * half
+    whole, part = fixed + an_image * size, fixed + an_image * half
+    found = fixed_s(whole, part)
+    assert found == pytest.approx(fixed, rel=1e-6, abs=1e-6 * whole)
+    cost = for_batch(Cost(whole, whole), size, Cost(found, found), 3 * size)
+    assert cost.wall_s == pytest.approx(fixed + 3 * an_image * size, rel=1e-5)
+    assert cost.cpu_s == cost.wall_s
+
+
+@given(COSTS, COSTS, SIZES)
+def test_the_size_that_was_measured_costs_what_was_measured(
+    cost: Cost, fixed: Cost, size: int
+) -> None:
+    found = for_batch(cost, size, fixed, size)
+    assert found.wall_s == pytest.approx(cost.wall_s)
+    assert found.cpu_s == pytest.approx(cost.cpu_s)
+
+
+def test_a_fixed_cost_is_never_negative() -> None:
+    assert fixed_s(1.0, 0.4) == 0.0
+
+
+def test_spread_is_that_of_the_middle_half() -> None:
+    assert spread([1.0] * 9) == 0.0
+    assert spread([1.0, 2.0]) == 0.0
+    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(1.0)
+    assert spread([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 99.0]) == 0.0

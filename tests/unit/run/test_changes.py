@@ -1,0 +1,156 @@
+"""A run goes on under another recipe only where that was agreed on, and remembers all of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from stoker.errors import BadRequest
+from stoker.recipe.changes import HARMLESS
+from stoker.recipe.recipe import Phase, Recipe
+from stoker.run.directory import Run, class_difference
+
+
+@dataclass
+class Images:
+    """A set of images, as far as a run must know it."""
+
+    fingerprint: str = "f00d"
+    classes: list[str] = field(default_factory=lambda: ["cat", "dog"])
+
+
+FIRST = Recipe(lr=0.5, epochs=10, phases=(Phase(from_epoch=0, image_size=32, batch_size=16),))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run that was begun with the first recipe."""
+    begun = Run(tmp_path / "run")
+    images = Images()
+    record = {
+        "data": "pets",
+        "fingerprint": images.fingerprint,
+        "classes": images.classes,
+        "values": FIRST.values(),
+        "digest": FIRST.digest(),
+        "changes": [],
+    }
+    begun.create(record, "lr = 0.5\n")
+    return begun
+
+
+def with_lr(lr: float) -> Recipe:
+    return Recipe(lr=lr, epochs=10, phases=FIRST.phases)
+
+
+class TestCompare:
+    def test_the_same_recipe_and_images_go_on(self, run: Run) -> None:
+        assert Run(run.path).compare(FIRST, Images()) == []
+
+    def test_what_is_harmless_goes_on_and_is_told(self, run: Run) -> None:
+        elsewhere = Recipe(lr=0.5, epochs=10, phases=FIRST.phases, threads=3)
+        (found,) = run.compare(elsewhere, Images())
+        assert (str(found), found.kind) == ("threads 0 -> 3", HARMLESS)
+
+    def test_what_nobody_agreed_to_is_refused_with_the_way_on(self, run: Run) -> None:
+        with pytest.raises(BadRequest, match=r"lr 0.5 -> 0.1[^$]*--allow-change lr$") as refusal:
+            run.compare(with_lr(0.1), Images())
+        assert str(run.path) in str(refusal.value)
+
+    def test_what_was_agreed_on_goes_on(self, run: Run) -> None:
+        (found,) = run.compare(with_lr(0.1), Images(), allowed=["lr"])
+        assert (found.before, found.after) == (0.5, 0.1)
+
+    def test_comparing_writes_nothing(self, run: Run) -> None:
+        before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+        run.compare(with_lr(0.1), Images(), allowed=["lr"])
+        assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
+
+    def test_other_images_are_refused_whatever_was_agreed_on(self, run: Run) -> None:
+        other = Images("beef", ["cat", "dog", "owl"])
+        with pytest.raises(BadRequest) as refusal:
+            run.compare(FIRST, other, allowed=["lr", "epochs"])
+        assert str(refusal.value) == (
+            f"{run.path} was trained on other images (pets); "
+            "the set has now 3 classes, with new owl: name another --run"
+        )
+
+    def test_other_images_of_the_same_classes_are_refused_too(self, run: Run) -> None:
+        with pytest.raises(BadRequest, match=r"other images \(pets\): name another --run$"):
+            run.compare(FIRST, Images("beef"))
+
+    def test_no_run_has_nothing_to_compare_with(self, tmp_path: Path) -> None:
+        with pytest.raises(BadRequest, match="is not a run"):
+            Run(tmp_path / "nowhere").compare(FIRST, Images())
+
+
+class TestTakeOver:
+    def test_from_then_on_the_new_recipe_is_in_force(self, run: Run) -> None:
+        run.take_over(with_lr(0.1), "lr = 0.1\n", position=640, step=10)
+        again = Run(run.path)
+        assert again.base() == (640, 10)
+        assert again.values == json.loads(json.dumps(with_lr(0.1).values()))
+        assert again.compare(with_lr(0.1), Images()) == []
+        with pytest.raises(BadRequest, match=r"lr 0.1 -> 0.5"):
+            again.compare(FIRST, Images())
+
+    def test_the_earlier_ones_stay_on_record(self, run: Run) -> None:
+        run.take_over(with_lr(0.1), "lr = 0.1\n", position=640, step=10)
+        run.take_over(with_lr(0.2), "lr = 0.2\n", position=1280, step=20)
+        record = Run(run.path).record
+        assert record["values"]["lr"] == 0.5
+        rows = [(row["position"], row["step"], row["values"]["lr"]) for row in record["changes"]]
+        assert rows == [(640, 10, 0.1), (1280, 20, 0.2)]
+        assert [row["digest"] for row in record["changes"]] == [
+            with_lr(0.1).digest(),
+            with_lr(0.2).digest(),
+        ]
+        files = {path.name: path.read_text() for path in run.path.glob("recipe*.toml")}
+        assert files == {
+            "recipe.toml": "lr = 0.5\n",
+            "recipe-2.toml": "lr = 0.1\n",
+            "recipe-3.toml": "lr = 0.2\n",
+        }
+
+    def test_the_newest_counts_even_where_it_is_earlier_in_the_run(self, run: Run) -> None:
+        """The checkpoint at which a recipe took over was lost: the run went back before it."""
+        run.take_over(with_lr(0.1), "", position=1280, step=20)
+        run.take_over(with_lr(0.1), "", position=640, step=10)
+        assert run.base() == (640, 10)
+
+    def test_everything_else_on_record_stays(self, run: Run) -> None:
+        before = run.record
+        run.take_over(with_lr(0.1), "", position=640, step=10)
+        after = run.record
+        assert {name: after[name] for name in before if name != "changes"} == {
+            name: before[name] for name in before if name != "changes"
+        }
+
+
+class TestBase:
+    def test_a_run_begins_at_the_beginning(self, run: Run, tmp_path: Path) -> None:
+        assert run.base() == (0, 0)
+        assert Run(tmp_path / "nowhere").base() == (0, 0)
+
+    def test_before_any_change_the_first_recipe_is_in_force(self, run: Run) -> None:
+        assert run.values == json.loads(json.dumps(FIRST.values()))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        (["a", "b"], ["a", "b"], ""),
+        (["a", "b"], ["b", "a"], ""),
+        (["a", "b"], ["a"], "; the set has now 1 classes, without b"),
+        (["a"], ["a", "b", "c"], "; the set has now 3 classes, with new b, c"),
+        (["a", "b"], ["a", "c"], "; the set has now 2 classes, without b, with new c"),
+        (list("abcdefg"), ["a"], "; the set has now 1 classes, without b, c, d, e, f ..."),
+        (list("abcdef"), ["a"], "; the set has now 1 classes, without b, c, d, e, f"),
+        ([], ["a"], "; the set has now 1 classes, with new a"),
+    ],
+)
+def test_what_came_and_went_is_named(before: list[str], now: list[str], words: str) -> None:
+    assert class_difference(before, now) == words

@@ -1,0 +1,128 @@
+"""The summary of a packed set says what is in it and what deserves a look."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from samples import image_folder, picture
+from stoker.data.dataset import Dataset
+from stoker.data.images.encode import Storage
+from stoker.data.packing.pack import pack
+from stoker.show.pack import summary_lines
+
+
+def summary(folder: Path, out: Path, **options: object) -> str:
+    packed = pack(folder, out, workers=1, **options)  # type: ignore[arg-type]
+    return "\n".join(summary_lines(Dataset(packed)))
+
+
+@pytest.fixture(scope="module")
+def messy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder without val, uneven, with files that cannot be used, twins and a turned photo."""
+    root = tmp_path_factory.mktemp("messy")
+    folder = image_folder(root / "photos", classes=3, images=10)
+    for number in range(26):
+        picture(2, 100 + number, (30, 20)).save(folder / "class2" / f"more{number}.jpg")
+    picture(0, 900, (90, 60)).save(folder / "class0" / "large.png")
+    (folder / "class0" / "empty.jpg").touch()
+    (folder / "class1" / "letter.jpg").write_text("Dear aunt, here is the photo")
+    (folder / "class1" / "memo.jpg").write_text("Dear uncle, so do I")
+    (folder / "class1" / "notes.txt").write_text("no image by name")
+    turned = picture(1, 901, (48, 40))
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save(folder / "class1" / "turned.jpg", exif=exif)
+    return summary(folder, root / "out", shard_images=25)
+
+
+@pytest.fixture(scope="module")
+def leaking(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with all three splits; val and test each hold an image of train."""
+    root = tmp_path_factory.mktemp("leaking")
+    folder = image_folder(root / "photos", classes=2, images=6, val=3)
+    train = folder / "train" / "class0"
+    shutil.copy(train / "0000.jpg", folder / "val" / "class0" / "same-in-val.jpg")
+    shutil.copy(train / "0002.jpg", train / "twin.jpg")
+    (folder / "test" / "class0").mkdir(parents=True)
+    shutil.copy(train / "0001.jpg", folder / "test" / "class0" / "same-in-test.jpg")
+    return summary(folder, root / "out", storage=Storage(codec="raw"))
+
+
+def line_with(word: str, text: str) -> str:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"  {word} ")]
+    return line
+
+
+def test_images_classes_bytes_and_shards_come_first(messy: str) -> None:
+    first = messy.splitlines()[0]
+    assert ": 58 images (train 52, val 6) in 3 classes, " in first
+    assert first.endswith("in 4 shards (jpeg)")
+
+
+def test_sizes(messy: str) -> None:
+    assert line_with("sizes", messy).endswith("30x20 smallest, 48x40 median, 90x60 largest")
+
+
+def test_balance_names_the_rarest_and_the_commonest_class(messy: str) -> None:
+    line = line_with("balance", messy)
+    assert "10 (class0) to 32 (class2) training images a class" in line
+    assert line.endswith("3 times as many")
+
+
+def test_what_was_held_out_and_why(messy: str) -> None:
+    assert "10% of each class as val" in line_with("held out", messy)
+
+
+def test_rejects_by_reason_with_an_example(messy: str) -> None:
+    lines = [line for line in messy.splitlines() if line.startswith("  rejected ")]
+    assert "2 images: not an image of a known kind (class1/" in lines[0]
+    assert "1 image: empty file (class0/empty.jpg)" in lines[1]
+    assert "rejected.parquet" in messy
+
+
+def test_what_was_turned_and_what_was_passed_over(messy: str) -> None:
+    assert "1 image upright" in line_with("turned", messy)
+    assert "1 x not an image by its name (class1/notes.txt)" in line_with("ignored", messy)
+
+
+def test_an_even_set_is_called_even(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", classes=2, images=4, val=1)
+    text = summary(folder, tmp_path / "out")
+    assert line_with("balance", text).endswith("even: 4 training images in each class")
+    assert "held out" not in text
+
+
+def test_a_clean_set_has_nothing_that_deserves_a_look(tmp_path: Path) -> None:
+    text = summary(image_folder(tmp_path / "photos", images=4, val=1), tmp_path / "out")
+    assert [line.split()[0] for line in text.splitlines()[1:]] == ["sizes", "balance"]
+
+
+@pytest.mark.parametrize(
+    ("split", "example"),
+    [
+        ("val", "val/class0/same-in-val.jpg = train/class0/0000.jpg"),
+        ("test", "test/class0/same-in-test.jpg = train/class0/0001.jpg"),
+    ],
+)
+def test_a_leak_is_shown_with_an_example_of_its_split(
+    leaking: str, split: str, example: str
+) -> None:
+    (line,) = [line for line in leaking.splitlines() if f"of {split} also in train" in line]
+    assert line.startswith("  leak ")
+    assert "1 image " in line
+    assert f"({example})" in line
+
+
+def test_twins_within_a_split(leaking: str) -> None:
+    assert "1 image more than once in train" in line_with("twins", leaking)
+
+
+def test_a_class_without_images_in_a_split(leaking: str) -> None:
+    assert "1 class without images in test: class1" in line_with("absent", leaking)
+
+
+def test_the_codec_is_named(leaking: str) -> None:
+    assert "(raw)" in leaking.splitlines()[0]

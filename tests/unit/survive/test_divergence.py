@@ -1,0 +1,126 @@
+"""Bad numbers are seen at the step that made them; hard times are told from hopeless ones."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.survive.divergence import PATIENCE_STEPS, LossWatch, Sentinel
+from stoker.survive.trouble import EXPLODING, NOT_FINITE, Trouble
+
+NAN, INF = float("nan"), float("inf")
+CHANCE = math.log(10)
+GOOD, BAD = CHANCE, 2 * CHANCE
+
+
+@pytest.fixture
+def sentinel() -> Sentinel:
+    return Sentinel(torch.device("cpu"))
+
+
+class TestSentinel:
+    def test_nothing_seen_is_nothing_bad(self, sentinel: Sentinel) -> None:
+        assert sentinel.bad() is None
+        assert sentinel.bad(all_of_them=True) is None
+
+    @pytest.mark.parametrize("number", [NAN, INF, -INF])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+    def test_what_is_not_finite_is_seen_at_once(
+        self, sentinel: Sentinel, number: float, dtype: torch.dtype
+    ) -> None:
+        for step in range(3):
+            sentinel.see(step, torch.tensor(1.0, dtype=dtype))
+            assert sentinel.bad() is None
+        sentinel.see(3, torch.tensor(number, dtype=dtype))
+        assert sentinel.bad() == 3
+
+    @pytest.mark.parametrize("number", [0.0, -1.0, 3e38, 1e-45])
+    def test_large_and_small_numbers_are_fine(self, sentinel: Sentinel, number: float) -> None:
+        sentinel.see(0, torch.tensor(number))
+        assert sentinel.bad() is None
+
+    def test_the_first_bad_step_is_named_first(self, sentinel: Sentinel) -> None:
+        for step, number in enumerate([1.0, NAN, 2.0, INF]):
+            sentinel.see(step, torch.tensor(number))
+        assert [sentinel.bad(), sentinel.bad(), sentinel.bad()] == [1, 3, None]
+
+    def test_a_bad_step_is_told_once(self, sentinel: Sentinel) -> None:
+        sentinel.see(0, torch.tensor(NAN))
+        assert sentinel.bad(all_of_them=True) == 0
+        assert sentinel.bad(all_of_them=True) is None
+
+
+def watched(losses: list[float], from_step: int = 0, chance: float = CHANCE) -> LossWatch:
+    watch = LossWatch(chance, from_step)
+    for step, loss in enumerate(losses):
+        watch.add(step, loss)
+    return watch
+
+
+class TestLossWatch:
+    @pytest.mark.parametrize(
+        ("classes", "limit"),
+        [(2, math.log(2) + 1), (10, 1.5 * math.log(10)), (1000, 1.5 * math.log(1000))],
+    )
+    def test_the_limit_is_far_above_guessing(self, classes: int, limit: float) -> None:
+        assert LossWatch(math.log(classes)).limit == pytest.approx(limit)
+
+    @pytest.mark.parametrize("bad", [BAD, 1e30, INF, NAN])
+    def test_a_long_streak_explodes(self, bad: float) -> None:
+        assert not watched([bad] * (PATIENCE_STEPS - 1)).exploding
+        assert watched([bad] * PATIENCE_STEPS).exploding
+
+    def test_streaks_may_mix_what_is_bad(self) -> None:
+        assert watched([BAD, NAN, INF, 1e9] * 5).exploding
+
+    @pytest.mark.parametrize("good", [GOOD, 0.0, LossWatch(CHANCE).limit])
+    def test_one_good_step_ends_a_streak(self, good: float) -> None:
+        short = [BAD] * (PATIENCE_STEPS - 1)
+        assert not watched([*short, good, *short]).exploding
+        watch = watched([*short, good, *short, BAD])
+        assert watch.exploding
+        assert watch.since == PATIENCE_STEPS
+
+    def test_since_is_where_the_streak_began(self) -> None:
+        watch = watched([GOOD] * 7 + [BAD] * 30)
+        assert (watch.since, watch.streak) == (7, 20)
+
+    def test_once_it_explodes_it_has_exploded(self) -> None:
+        watch = watched([GOOD] * 7 + [BAD] * 20 + [GOOD] * 5)
+        assert watch.exploding
+        assert (watch.since, watch.recent[-1][1]) == (7, GOOD)
+
+    def test_the_warm_up_does_not_count(self) -> None:
+        watch = watched([BAD] * 30, from_step=11)
+        assert not watch.exploding
+        assert (watch.since, watch.high, watch.streak) == (0, 30, 19)
+        watch.add(30, BAD)
+        assert watch.exploding
+
+    def test_the_latest_losses_are_kept_good_or_bad(self) -> None:
+        watch = watched([float(step) for step in range(80)], from_step=1000)
+        assert list(watch.recent) == [(step, float(step)) for step in range(30, 80)]
+
+    @given(st.lists(st.booleans(), max_size=80), st.integers(0, 30))
+    def test_it_explodes_just_where_the_latest_steps_were_all_bad(
+        self, bad: list[bool], from_step: int
+    ) -> None:
+        watch = watched([BAD if each else GOOD for each in bad], from_step)
+        counted = bad[from_step:]
+        latest = counted[-PATIENCE_STEPS:]
+        assert watch.exploding == (len(latest) == PATIENCE_STEPS and all(latest))
+
+
+class TestTrouble:
+    def test_it_says_what_where_and_what_was_seen(self) -> None:
+        trouble = Trouble(NOT_FINITE, 12, "a gradient of nan")
+        assert str(trouble) == "not finite at step 12: a gradient of nan"
+        assert (trouble.kind, trouble.step, trouble.since) == (NOT_FINITE, 12, 12)
+
+    @pytest.mark.parametrize("since", [0, 7])
+    def test_it_may_have_begun_earlier(self, since: int) -> None:
+        assert Trouble(EXPLODING, 27, "loss 9.1", since).since == since

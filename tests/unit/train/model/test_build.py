@@ -1,0 +1,94 @@
+"""A network is named in the recipe, drawn from its seed, and refused by name if nobody has it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from stoker.errors import BadRequest
+from stoker.recipe.recipe import Recipe
+from stoker.train.model.build import build_model
+
+SMALL = Recipe(model="resnet9_w2")
+
+
+def weights(recipe: Recipe, classes: int = 3) -> dict[str, Tensor]:
+    return build_model(recipe, classes)[0].state_dict()
+
+
+def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "width"), [("resnet9", 64), ("resnet9_w2", 2), ("resnet9_w16", 16)]
+    )
+    def test_the_number_is_the_width_of_the_first_layer(self, name: str, width: int) -> None:
+        first = next(iter(weights(Recipe(model=name)).values()))
+        assert first.shape == (width, 3, 3, 3)
+
+    @pytest.mark.parametrize("classes", [1, 2, 101])
+    def test_there_is_an_output_for_each_class(self, classes: int) -> None:
+        model, _ = build_model(SMALL, classes)
+        assert model.eval()(torch.zeros(2, 3, 16, 16)).shape == (2, classes)
+
+    @pytest.mark.parametrize("image_size", [8, 32, 48, 64])
+    def test_any_usual_image_size_fits(self, image_size: int) -> None:
+        model, _ = build_model(SMALL, 5)
+        out = model(torch.randn(4, 3, image_size, image_size))
+        assert out.shape == (4, 5)
+        assert out.isfinite().all()
+
+    def test_our_own_have_no_pretrained_weights(self) -> None:
+        with pytest.raises(BadRequest, match=r"resnet9_w2 .*drop --pretrained"):
+            build_model(replace(SMALL, pretrained=True), 3)
+
+    def test_a_network_without_channels_is_refused(self) -> None:
+        with pytest.raises(BadRequest, match="resnet9_w0"):
+            build_model(Recipe(model="resnet9_w0"), 3)
+
+
+class TestSeed:
+    def test_the_same_seed_draws_the_same_weights(self) -> None:
+        torch.manual_seed(1)
+        one = weights(SMALL)
+        torch.manual_seed(2)
+        assert same(one, weights(SMALL))
+
+    def test_another_seed_draws_other_weights(self) -> None:
+        one, two = weights(SMALL), weights(replace(SMALL, seed=1))
+        kernels = [name for name in one if one[name].ndim == 4]
+        assert kernels
+        assert not any(torch.equal(one[name], two[name]) for name in kernels)
+
+
+class TestTimm:
+    @pytest.fixture(autouse=True)
+    def timm(self) -> None:
+        pytest.importorskip("timm")
+
+    @pytest.mark.parametrize(
+        ("name", "meant"),
+        [("resnet51", "resnet50"), ("resnet5O", "resnet50"), ("convnext_tny", "convnext_tiny")],
+    )
+    def test_an_unknown_name_is_refused_with_the_one_that_was_meant(
+        self, name: str, meant: str
+    ) -> None:
+        with pytest.raises(BadRequest, match=f"no model called '{name}'") as error:
+            build_model(Recipe(model=name), 3)
+        assert meant in str(error.value).replace(",", " ").split()
+
+    def test_a_name_like_no_other_is_refused_all_the_same(self) -> None:
+        with pytest.raises(BadRequest, match="no model called 'xyzzy'"):
+            build_model(Recipe(model="xyzzy"), 3)
+
+    def test_a_known_name_is_built_for_our_classes_and_seed(self) -> None:
+        recipe = Recipe(model="resnet10t")
+        model, normalise = build_model(recipe, 3)
+        assert model.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
+        assert len(normalise.mean) == len(normalise.std) == 3
+        assert same(model.state_dict(), weights(recipe))

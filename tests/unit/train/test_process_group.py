@@ -1,0 +1,170 @@
+"""Ranks that say the same at the same moment; one process alone needs nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from ports import free_port
+from stoker.train.model.build import ResNet9
+from stoker.train.process_group import Agreement, Ranks
+
+ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"))
+
+
+@pytest.fixture
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    torch.set_num_threads(before)
+
+
+class TestAlone:
+    def test_joining_starts_no_process_group(self, nobody_else: None) -> None:
+        ranks = Ranks.join()
+        assert (ranks.rank, ranks.world, ranks.first) == (0, 1, True)
+        assert not torch.distributed.is_initialized()
+        ranks.meet()
+        ranks.leave()
+
+    def test_the_cores_are_shared_by_the_ranks_of_a_machine(
+        self, nobody_else: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
+        Ranks.join()
+        assert torch.cuda.is_available() or torch.get_num_threads() == 1
+
+    def test_numbers_stay_what_they_are(self) -> None:
+        assert ALONE.sum(torch.tensor([3, 4])).tolist() == [3, 4]
+        assert ALONE.largest([5, -6]) == [5, -6]
+        assert ALONE.from_first(7) == 7
+
+    def test_the_network_is_not_wrapped_nor_touched(self) -> None:
+        model = ResNet9(3, width=2)
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        assert ALONE.wrap(model) is model
+        ALONE.settle(model, model, 8)
+        ALONE.share_buffers(model)
+        assert all(torch.equal(now, before[name]) for name, now in model.state_dict().items())
+
+    def test_a_wish_is_granted_at_once_and_only_then(self) -> None:
+        agreement = Agreement(ALONE, lambda: None)
+        assert [agreement.poll(wish) for wish in (False, True, False)] == [False, True, False]
+        assert agreement.met
+
+
+SCRIPT = """
+import json, os, time
+from types import SimpleNamespace
+import torch
+import stoker.train.process_group
+from stoker.train.model.build import ResNet9
+from stoker.train.process_group import Agreement, Ranks
+
+ranks = Ranks.join()
+said = {"rank": ranks.rank, "first": ranks.from_first(10 + ranks.rank)}
+said["negative"] = ranks.from_first(-5 if ranks.first else 3)
+said["sum"] = ranks.sum(torch.tensor([ranks.rank, 1])).tolist()
+said["largest"] = ranks.largest([ranks.rank, -ranks.rank])
+
+flushed = 0
+def flush():
+    global flushed
+    flushed += 1
+now = 100.0
+stoker.train.process_group.time = SimpleNamespace(monotonic=lambda: now)
+agreement, answers, met = Agreement(ranks, flush), [], []
+while not (answers and answers[-1]) and len(answers) < 2000:
+    time.sleep(0.002 * (1 + 2 * ranks.rank))
+    now += 0.01
+    answers.append(agreement.poll(ranks.rank == 1 and len(answers) >= 20))
+    met.append(agreement.met)
+said |= {"answers": answers, "met": met, "flushed": flushed}
+
+torch.manual_seed(ranks.rank)
+model = ResNet9(3, width=2)
+with torch.no_grad():
+    model(torch.randn(4, 3, 8, 8) + ranks.rank)
+def statistics():
+    return [buffer.double().sum().item() for buffer in model.buffers()]
+said["before"] = statistics()
+ranks.share_buffers(model)
+said["after"] = statistics()
+
+wrapped = ranks.wrap(model)
+def whole():
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+before = whole()
+ranks.settle(wrapped, model, 8)
+said["unsettled"] = [name for name, now in whole().items() if not torch.equal(now, before[name])]
+said["gradients"] = sum(weight.grad is not None for weight in model.parameters())
+ranks.leave()
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def two() -> list[dict[str, Any]]:
+    """What two real ranks said."""
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0]
+    return [json.loads(words.splitlines()[-1]) for words in said]
+
+
+class TestTwo:
+    def test_take_rank_0s_number(self, two: list[dict[str, Any]]) -> None:
+        assert [said["first"] for said in two] == [10, 10]
+        assert [said["negative"] for said in two] == [-5, -5]
+
+    def test_sum_and_compare_place_by_place(self, two: list[dict[str, Any]]) -> None:
+        assert [said["sum"] for said in two] == [[1, 2]] * 2
+        assert [said["largest"] for said in two] == [[1, 0]] * 2
+
+    def test_stop_at_the_same_poll_when_one_of_them_wishes(self, two: list[dict[str, Any]]) -> None:
+        assert two[0]["answers"] == two[1]["answers"]
+        assert two[0]["met"] == two[1]["met"]
+        assert len(two[0]["answers"]) > 20
+        assert two[0]["answers"][-1] == 1
+        assert not any(two[0]["answers"][:-1])
+
+    def test_meet_seldom_and_flush_before_each_meeting(self, two: list[dict[str, Any]]) -> None:
+        for said in two:
+            assert said["flushed"] == sum(said["met"]) < len(said["met"]) / 2
+
+    def test_have_rank_0s_statistics_after_sharing(self, two: list[dict[str, Any]]) -> None:
+        assert two[0]["before"] != two[1]["before"]
+        assert two[0]["after"] == two[1]["after"] == two[0]["before"]
+
+    def test_settling_leaves_no_trace(self, two: list[dict[str, Any]]) -> None:
+        assert [said["unsettled"] for said in two] == [[], []]
+        assert [said["gradients"] for said in two] == [0, 0]
