@@ -32,7 +32,7 @@ from stoker.run.events import Events
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.divergence import LossWatch
 from stoker.survive.remedies import Remedies
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.assembly import watchdog_of
 from stoker.train.attempt.loop import Loop
 from stoker.train.compile import WarmUp
@@ -111,7 +111,7 @@ def build_loop(recipe: Recipe, steps: int, place: Path) -> tuple[Loop, Interleav
     step = Step(recipe, timeline, ranks, state, model, to_input, Remedies(place))
     losses = LossWatch(math.log(CLASSES))
     log = StepLog(events, losses.add)
-    stop = StopWish()
+    stop = StopRequest()
     loop = Loop(
         timeline=timeline,
         ranks=ranks,

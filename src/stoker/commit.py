@@ -27,6 +27,11 @@ def sha256_of(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def sha256_json(value: Any) -> str:
+    """The hash of plain data, by the JSON text that `json.dumps` makes of it."""
+    return sha256_of(json.dumps(value).encode())
+
+
 def sha256_file(path: Path) -> str:
     """The hash of a file, read in pieces: any size, little memory."""
     digest = hashlib.sha256()

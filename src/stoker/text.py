@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and names as people read them, and one way to print a line."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 _TICKS = "▁▂▃▄▅▆▇█"
+MOST_CHARACTERS = 300
+"""Of a message that is shown in one line."""
 
 
 def say(text: str) -> None:
-    """Print a line at once; a reader that has gone away must not end anything."""
+    """Print a line at once. A reader that has gone away (a closed pipe) is no error."""
     with suppress(OSError):
         print(text, flush=True)
 
 
 def clock(seconds: float) -> str:
-    """12 s, 3:07, 1:02:03, 2 d 03:04."""
+    """A long duration: 12 s, 3:07, 1:02:03, 2 d 03:04."""
     whole = max(round(seconds), 0)
     if whole < 60:
         return f"{whole} s"
@@ -27,8 +29,16 @@ def clock(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else minutes
 
 
+def seconds(value: float) -> str:
+    """A measured duration with three significant digits: 31.2 ms, 1.25 s, 12.4 s, 130 s."""
+    if value < 0.9995:
+        return f"{value * 1000:.3g} ms"
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f} s"
+
+
 def size(count: float) -> str:
-    """512 B, 1.2 MB, 3.4 GB."""
+    """Bytes: 512 B, 1.2 MB, 3.4 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < (1000 if unit == "B" else 999.95) or unit == "GB":
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -44,7 +54,7 @@ def plural(count: int, word: str) -> str:
 
 def one_line(text: str | None) -> str:
     """The first line of a message that may be long."""
-    return next(iter((text or "").strip().splitlines()), "")[:300]
+    return next(iter((text or "").strip().splitlines()), "")[:MOST_CHARACTERS]
 
 
 def bar(share: float, width: int = 24) -> str:
@@ -52,7 +62,7 @@ def bar(share: float, width: int = 24) -> str:
 
 
 def sparkline(values: Sequence[float], width: int = 48) -> str:
-    """A curve in one line; long ones are thinned."""
+    """A curve in one line; where there are more values than columns, evenly spaced ones."""
     if not values:
         return ""
     if len(values) > width:
@@ -63,7 +73,7 @@ def sparkline(values: Sequence[float], width: int = 48) -> str:
 
 
 def shown(path: str) -> str:
-    """A path as valid text without control characters, whatever bytes its name is made of."""
-    # A backslash of its own is doubled: no two names are shown alike.
+    """A path as printable text, whatever bytes its name is made of. Backslashes are doubled, so
+    that two different names never look the same."""
     text = os.fsencode(path).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -56,7 +56,7 @@ class Cell:
     threads: int
 
     def __str__(self) -> str:
-        return f"{self.wish} in {self.phase} to {self.target}, {self.threads} threads"
+        return f"{self.request} in {self.phase} to {self.target}, {self.threads} threads"
 
 
 def cells() -> list[Cell]:

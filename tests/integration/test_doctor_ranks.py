@@ -141,7 +141,7 @@ def test_another_key_is_refused_and_a_stop_is_heard(tmp_path: Path, port: int) -
     first.send_signal(signal.SIGTERM)
     printed, _ = first.communicate(timeout=240)
     assert first.returncode == 75, printed
-    assert "the same command begins anew" in printed
+    assert "the same command starts again" in printed
     assert not [*(tmp_path / "a" / "tmp").iterdir(), *(tmp_path / "b" / "tmp").iterdir()]
 
 
@@ -179,7 +179,7 @@ def test_a_stop_ends_all_ranks(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=240)
     assert process.returncode == 75, printed
-    assert "the same command begins anew" in printed
+    assert "the same command starts again" in printed
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
 
 

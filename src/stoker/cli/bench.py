@@ -8,9 +8,9 @@ from pathlib import Path
 
 from stoker.cli.flags import Parser
 from stoker.commit import write_json
-from stoker.errors import FINISHED, BadRequest, Interrupted
+from stoker.errors import FINISHED, BadRequest
 from stoker.recipe.recipe import check_value
-from stoker.survive.stopping import StopNow, StopWish
+from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import say
 
 SUBJECTS = {"data": "how quickly a packed set is read and decoded, cold and warm"}
@@ -48,22 +48,13 @@ def run(words: Sequence[str]) -> int:
         parsed.image_size, parsed.batch_size, parsed.crop, parsed.threads, parsed.seconds
     )
     dataset = Dataset(parsed.set)
-    stop = StopWish()
-    stop.listen()
     say(header())
 
     def tell(name: str, row: Pass) -> None:
         say(line(name, row))
 
-    try:
-        with stop.at_once():
-            found = measure_loading(dataset, setting, tell)
-    except StopNow as error:
-        raise Interrupted(
-            f"measuring stopped ({stop.reason}); nothing was changed: the same command begins anew"
-        ) from error
-    finally:
-        stop.release()
+    with listening() as stop, stops_at_once(stop, "measuring", UNCHANGED):
+        found = measure_loading(dataset, setting, tell)
     say("\n".join([opening(found), "", *closing(found)]))
     if parsed.json:
         write_json(Path(parsed.json), as_data(found))

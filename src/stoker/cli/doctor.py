@@ -13,12 +13,12 @@ from stoker.cli.doctor_ranks import check as check_peers
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.cli.train import without_waiting
 from stoker.commit import write_json
-from stoker.errors import FINISHED, BadRequest, Interrupted
+from stoker.errors import FINISHED, BadRequest
 from stoker.fleet.addresses import Nodes
 from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import ASKING
 from stoker.recipe.recipe import Recipe
-from stoker.survive.stopping import StopNow, StopWish
+from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import say
 
 if TYPE_CHECKING:
@@ -75,17 +75,8 @@ def run(words: Sequence[str]) -> int:
 
 def visit(parsed: argparse.Namespace, recipe: Recipe, words: Sequence[str]) -> int:
     """Measure everything, and say it."""
-    stop = StopWish()
-    stop.listen()
-    try:
-        with stop.at_once():
-            found = Visit(parsed, recipe, words).run()
-    except StopNow as error:
-        raise Interrupted(
-            f"measuring stopped ({stop.reason}); nothing was changed: the same command begins anew"
-        ) from error
-    finally:
-        stop.release()
+    with listening() as stop, stops_at_once(stop, "measuring", UNCHANGED):
+        found = Visit(parsed, recipe, words).run()
     if parsed.json:
         write_json(Path(parsed.json), found)
     return FINISHED

@@ -36,7 +36,7 @@ from stoker.errors import (
 from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening
 from stoker.fleet.launcher import launch
 from stoker.host.signals import STOP_SIGNALS, hear_stop_signals
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 from stoker.text import say
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ MEET_S, STUCK_S = 120.0, 60.0
 """How long ranks may take to begin and meet, and one part of the measurement, before the network
 counts as not answering."""
 AGAIN = "start the same command on every host again"
-STOPPED = "stopped while it measured; nothing was changed: the same command begins anew"
+STOPPED = "stopped while it measured; nothing was changed: the same command starts again"
 
 
 def network_across(
@@ -75,7 +75,7 @@ def network_across(
     }
     if gradient_bytes > 0:
         told[GRADIENT] = str(gradient_bytes)
-    stop = StopWish()
+    stop = StopRequest()
     stop.listen()
     try:
         code: int | None
@@ -127,7 +127,7 @@ def across_hosts(
     words: Sequence[str],
     folder: Path,
     told: Mapping[str, str],
-    stop: StopWish,
+    stop: StopRequest,
     place: Endpoint,
     nodes: Nodes,
 ) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from stoker.cli.flags import Parser
@@ -10,13 +11,13 @@ from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import SHARD_IMAGES, default_out, pack
 from stoker.data.packing.shard import ShardReport
-from stoker.errors import FINISHED, BadRequest, Interrupted
+from stoker.errors import FINISHED, BadRequest
 from stoker.faults import reach
 from stoker.recipe.recipe import check_value
 from stoker.show.pack import summary_lines
 from stoker.show.progress import progress
-from stoker.survive.spot import watch_for
-from stoker.survive.stopping import StopNow, StopWish
+from stoker.survive.spot import watching
+from stoker.survive.stopping import StopRequest, listening, stops_at_once
 from stoker.text import say, shown
 
 
@@ -96,15 +97,11 @@ def parser() -> Parser:
 
 
 def run(words: Sequence[str]) -> int:
-    stop = StopWish()
-    stop.listen()
-    try:
+    with listening() as stop:
         return pack_as_told(words, stop)
-    finally:
-        stop.release()
 
 
-def pack_as_told(words: Sequence[str], stop: StopWish) -> int:
+def pack_as_told(words: Sequence[str], stop: StopRequest) -> int:
     parsed = parser().parse(words)
     if not 0 <= parsed.val_share < 1:
         raise BadRequest(f"--val-share goes from 0 to below 1, not {parsed.val_share}")
@@ -151,7 +148,7 @@ def pack_and_show(
     source: str,
     out: str | None = None,
     *,
-    stop: StopWish,
+    stop: StopRequest,
     storage: Storage | None = None,
     val_share: float = 0.1,
     shard_images: int = SHARD_IMAGES,
@@ -176,30 +173,25 @@ def pack_and_show(
         of_all = f" of {total:,}" if total else ""
         bar.tell(done, total, f"{done:,}{of_all} images, {rejected:,} rejected")
 
-    watch = watch_for(spot_notice, stop)
-    try:
-        with stop.at_once():
-            reach("pack")
-            pack(
-                source,
-                target,
-                storage=storage,
-                val_share=val_share,
-                shard_images=shard_images,
-                workers=workers,
-                progress=tell,
-                columns=columns,
-                max_ram=max_ram,
-                allow_missing=allow_missing,
-            )
-    except StopNow as error:
-        raise Interrupted(
-            f"packing stopped ({stop.reason}); finished shards are kept in {target}: "
-            "the same command goes on"
-        ) from error
-    finally:
-        bar.close()
-        watch()
+    kept = f"finished shards are kept in {target}: the same command goes on"
+    with (
+        closing(bar),
+        watching(spot_notice, stop),
+        stops_at_once(stop, "packing", kept),
+    ):
+        reach("pack")
+        pack(
+            source,
+            target,
+            storage=storage,
+            val_share=val_share,
+            shard_images=shard_images,
+            workers=workers,
+            progress=tell,
+            columns=columns,
+            max_ram=max_ram,
+            allow_missing=allow_missing,
+        )
     lines = summary_lines(Dataset(target))
     if again:
         lines = [f"packed already: {lines[0]}"]

@@ -28,7 +28,7 @@ from stoker.recipe.changes import CONSENT
 from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
 from stoker.run.events import Listener
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 from stoker.text import say
 
 PACKED = "STOKER_PACKED"
@@ -73,7 +73,7 @@ def parser() -> Parser:
 
 
 def run(words: Sequence[str]) -> int:
-    stop = StopWish()
+    stop = StopRequest()
     stop.listen()
     parsed = parser().parse(words)
     resolved = resolve_flags(parsed)
@@ -140,7 +140,7 @@ def meeting_of(nodes: str | None, rendezvous: str | None) -> tuple[Endpoint, Nod
     return Endpoint.parse(rendezvous), Nodes.parse(nodes)
 
 
-def packed(folder: str, spot_notice: str, stop: StopWish) -> Path:
+def packed(folder: str, spot_notice: str, stop: StopRequest) -> Path:
     """The packed set: the folder itself, or what packing it gives."""
     from stoker.data.dataset import Dataset
 
@@ -164,7 +164,7 @@ def train_here(
     data: Path,
     resolved: Resolved,
     path: Path,
-    stop: StopWish,
+    stop: StopRequest,
     allowed: Sequence[str],
     yes: bool,
 ) -> str:
@@ -182,7 +182,7 @@ def train_here(
         return train(data, resolved, path, listeners, stop, allowed, yes)
 
 
-def launch(ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopWish) -> int:
+def launch(ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopRequest) -> int:
     """Start the ranks and speak for them."""
     run.path.mkdir(parents=True, exist_ok=True)
     log = run.path / "launcher.log"
@@ -228,7 +228,7 @@ def launch_elastic(
     words: Sequence[str],
     data: Path,
     run: Run,
-    stop: StopWish,
+    stop: StopRequest,
     place: Endpoint,
     nodes: Nodes,
 ) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from stoker.cli.flags import Parser
-from stoker.errors import FAILED, FINISHED, BadRequest, Interrupted
+from stoker.errors import FAILED, FINISHED, BadRequest
 from stoker.show.progress import progress
-from stoker.survive.stopping import StopNow, StopWish
+from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import plural, say, size
 
 
@@ -26,22 +27,12 @@ def run(words: Sequence[str]) -> int:
     from stoker.data.verify import verify
 
     bar = progress()
-    stop = StopWish()
-    stop.listen()
 
     def tell(done: int, total: int) -> None:
         bar.tell(done, total, f"{size(done)} of {size(total)} read")
 
-    try:
-        with stop.at_once():
-            verdict = verify(parsed.set, threads=parsed.threads, progress=tell)
-    except StopNow as error:
-        raise Interrupted(
-            f"verifying stopped ({stop.reason}); nothing was changed: the same command begins anew"
-        ) from error
-    finally:
-        bar.close()
-        stop.release()
+    with closing(bar), listening() as stop, stops_at_once(stop, "verifying", UNCHANGED):
+        verdict = verify(parsed.set, threads=parsed.threads, progress=tell)
     for line in [*verdict.problems, *(f"note: {note}" for note in verdict.notes)]:
         say(str(line))
     pace = f"{verdict.seconds:.1f} s, {size(verdict.bytes / max(verdict.seconds, 1e-9))}/s"

@@ -16,7 +16,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -24,7 +25,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from stoker.errors import BadRequest
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 
 ENDPOINT = "STOKER_METADATA_URL"
 """Where the metadata service answers, if not where all providers have it."""
@@ -158,14 +159,20 @@ def provider_here(wanted: str, plates: Path = Path("/sys/class/dmi/id")) -> str 
     return None
 
 
-def watch_for(wanted: str, stop: StopWish) -> Callable[[], None]:
-    """Let a notice wish for a stop, where there is anybody to watch; how to end the watching."""
+@contextmanager
+def watching(wanted: str, stop: StopRequest) -> Iterator[None]:
+    """Watch for a notice, where there is a provider to ask, until the block ends. A notice requests
+    a stop."""
     provider = provider_here(wanted)
     if provider is None:
-        return lambda: None
+        yield
+        return
     watch = NoticeWatch(provider, Service(), stop)
     watch.begin()
-    return watch.close
+    try:
+        yield
+    finally:
+        watch.close()
 
 
 @dataclass
@@ -174,7 +181,7 @@ class NoticeWatch:
 
     name: str
     service: Service
-    stop: StopWish
+    stop: StopRequest
     silent: int = 0
     """Questions in a row that were not answered."""
     _over: threading.Event = field(default_factory=threading.Event)
@@ -203,7 +210,7 @@ class NoticeWatch:
         while not self._over.wait(pause):
             notice = self.look()
             if notice:
-                self.stop.wish(notice.words())
+                self.stop.request(notice.words())
                 return
             if self.silent == 3:
                 self.stop.notes.append(f"nobody answers for {self.name}: no spot notices")

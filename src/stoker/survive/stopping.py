@@ -19,9 +19,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from stoker.errors import Interrupted
 from stoker.fleet.launcher import ELASTIC
 from stoker.host.signals import STOP_SIGNALS, hear_stop_signals
 
+UNCHANGED = "nothing was changed: the same command starts again"
+"""The outcome of stopping what only reads."""
 AGAIN_S = 0.5
 """After how long a wish that should have been heard is said again."""
 
@@ -30,7 +33,7 @@ class StopNow(BaseException):
     """The wish, where waiting for the next look would take too long."""
 
 
-class StopWish:
+class StopRequest:
     """Whether somebody wants this process to stop, and who."""
 
     def __init__(self) -> None:
@@ -53,7 +56,7 @@ class StopWish:
         """Whether this process, when it stops, does so only to start again with other peers."""
         return self._elastic and not self._for_good
 
-    def wish(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         self._for_good = True
         self.reason = self.reason or reason
         if threading.current_thread() is not threading.main_thread():
@@ -61,7 +64,7 @@ class StopWish:
 
     def after(self, seconds: float) -> None:
         """Wish it when so many seconds have passed."""
-        timer = threading.Timer(seconds, self.wish, ("its time limit",))
+        timer = threading.Timer(seconds, self.request, ("its time limit",))
         timer.daemon = True
         timer.start()
 
@@ -118,9 +121,31 @@ class StopWish:
         if self._elastic and number == signal.SIGTERM:
             self.reason = self.reason or "the nodes of the run change"
         else:
-            self.wish(signal.Signals(number).name)
+            self.request(signal.Signals(number).name)
         if self._at_once:
             self._go()
+
+
+@contextmanager
+def listening() -> Iterator[StopRequest]:
+    """A request that hears the stop signals of this process until the block ends."""
+    stop = StopRequest()
+    stop.listen()
+    try:
+        yield stop
+    finally:
+        stop.release()
+
+
+@contextmanager
+def stops_at_once(stop: StopRequest, what: str, outcome: str) -> Iterator[None]:
+    """Leave the block at the first request to stop. Raises Interrupted with what was stopped, why,
+    and the outcome: what was kept, and what the same command does next."""
+    try:
+        with stop.at_once():
+            yield
+    except StopNow as error:
+        raise Interrupted(f"{what} stopped ({stop.reason}); {outcome}") from error
 
 
 def leaving() -> bool:

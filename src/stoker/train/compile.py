@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from stoker.recipe.schedule import Batch
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 from stoker.train.step import AMP_TYPES, Step
 
 
@@ -23,7 +23,7 @@ class WarmUp:
     """Compiles for each new shape, where the recipe compiles at all."""
 
     step: Step
-    stop: StopWish
+    stop: StopRequest
     leave: Callable[[], None]
     """Ends this process; everything is saved."""
     _ready: set[tuple[int, int]] = field(default_factory=set)

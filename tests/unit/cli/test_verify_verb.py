@@ -101,7 +101,7 @@ def test_a_stop_is_answered_in_one_line(packed: Path, number: signal.Signals) ->
     assert (process.returncode, said) == (INTERRUPTED, "")
     assert complained == (
         f"stoker: verifying stopped ({number.name}); nothing was changed: "
-        "the same command begins anew\n"
+        "the same command starts again\n"
     )
 
 

@@ -29,7 +29,7 @@ def test_what_ranks_found_is_handed_on(tmp_path: Path) -> None:
 
 
 def test_a_stop_is_no_failure(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted, match="begins anew"):
+    with pytest.raises(Interrupted, match="starts again"):
         collected(tmp_path, None, stopped=True)
 
 

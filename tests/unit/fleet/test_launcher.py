@@ -81,8 +81,8 @@ begins = partial(begin_rank, os.getpid())
 def test_a_signal_waits_for_a_rank_that_does_not_listen_yet() -> None:
     """Python takes a while to begin, and a signal would end it."""
     code = """
-from stoker.survive.stopping import StopWish
-wish = StopWish()
+from stoker.survive.stopping import StopRequest
+wish = StopRequest()
 wish.listen()
 print(wish.reason)
 """
@@ -99,8 +99,8 @@ def test_a_signal_reaches_ranks_that_start_after_it(
 ) -> None:
     code = """
 import time
-from stoker.survive.stopping import StopWish
-wish, give_up = StopWish(), time.monotonic() + 60
+from stoker.survive.stopping import StopRequest
+wish, give_up = StopRequest(), time.monotonic() + 60
 wish.listen()
 while not wish and time.monotonic() < give_up:
     time.sleep(0.01)

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 
 
 @pytest.fixture
-def wish() -> Iterator[StopWish]:
+def wish() -> Iterator[StopRequest]:
     """A wish that listens, and gives the signals back after the test."""
-    made = StopWish()
+    made = StopRequest()
     made.listen()
     yield made
     made.release()

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from stoker.survive.stopping import StopNow, StopWish
+from stoker.survive.stopping import StopNow, StopRequest
 from waiting import until
 
 
@@ -23,7 +23,7 @@ class ClosedLate(io.RawIOBase):
         super().close()
 
 
-def is_heard_after_a_finaliser(wish: StopWish) -> None:
+def is_heard_after_a_finaliser(wish: StopRequest) -> None:
     with pytest.raises(StopNow), wish.at_once():
         file = ClosedLate()
         del file
@@ -31,7 +31,7 @@ def is_heard_after_a_finaliser(wish: StopWish) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_it_is_heard_after_the_finaliser(wish: StopWish) -> None:
+def test_it_is_heard_after_the_finaliser(wish: StopRequest) -> None:
     is_heard_after_a_finaliser(wish)
     assert wish.reason == "SIGTERM"
 
@@ -42,14 +42,14 @@ def elastic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_to_be_reminded_is_no_other_wish(elastic: None, wish: StopWish) -> None:
+def test_to_be_reminded_is_no_other_wish(elastic: None, wish: StopRequest) -> None:
     is_heard_after_a_finaliser(wish)
     assert wish.reason == "the nodes of the run change"
     assert wish.aside
 
 
 @pytest.mark.timeout(300)
-def test_a_second_signal_is_heard_where_the_first_was_lost(wish: StopWish) -> None:
+def test_a_second_signal_is_heard_where_the_first_was_lost(wish: StopRequest) -> None:
     with pytest.raises(StopNow), wish.at_once():
         file = ClosedLate()
         del file

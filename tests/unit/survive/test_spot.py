@@ -26,7 +26,7 @@ from stoker.survive.spot import (
     Service,
     provider_here,
 )
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 from waiting import until
 
 AWS_ACTION = "/latest/meta-data/spot/instance-action"
@@ -134,7 +134,7 @@ def begin(
     def watch(name: str, every_s: float = 0.05) -> NoticeWatch:
         known = PROVIDERS[name]
         monkeypatch.setitem(PROVIDERS, name, Provider(known.look, every_s, known.warning_s))
-        begun.append(NoticeWatch(name, Service(metadata.url), StopWish()))
+        begun.append(NoticeWatch(name, Service(metadata.url), StopRequest()))
         begun[-1].begin()
         return begun[-1]
 
@@ -144,7 +144,7 @@ def begin(
 
 
 def look(name: str, metadata: Metadata) -> Notice | None:
-    return NoticeWatch(name, Service(metadata.url), StopWish()).look()
+    return NoticeWatch(name, Service(metadata.url), StopRequest()).look()
 
 
 def until_nobody_watches() -> None:
@@ -167,14 +167,14 @@ class TestAws:
         assert look("aws", metadata) == Notice("aws", END)
 
     def test_one_token_serves_many_questions(self, metadata: Metadata) -> None:
-        watch = NoticeWatch("aws", Service(metadata.url), StopWish())
+        watch = NoticeWatch("aws", Service(metadata.url), StopRequest())
         for _ in range(3):
             assert watch.look() is None
         assert metadata.asked == [f"PUT {AWS_TOKEN}", *[AWS_ACTION] * 3]
         assert watch.silent == 0
 
     def test_a_token_that_has_expired_is_replaced(self, metadata: Metadata) -> None:
-        watch = NoticeWatch("aws", Service(metadata.url), StopWish())
+        watch = NoticeWatch("aws", Service(metadata.url), StopRequest())
         watch.look()
         metadata.tokens.clear()
         metadata.answers[AWS_ACTION] = (200, json.dumps({"action": "stop", "time": AWS_END}))
@@ -183,7 +183,7 @@ class TestAws:
     @pytest.mark.parametrize("status", [400, 403, 404, 500, 503])
     def test_without_a_token_nothing_else_is_asked(self, metadata: Metadata, status: int) -> None:
         metadata.answers[AWS_TOKEN] = (status, "no token for you")
-        watch = NoticeWatch("aws", Service(metadata.url), StopWish())
+        watch = NoticeWatch("aws", Service(metadata.url), StopRequest())
         assert watch.look() is None
         assert metadata.asked == [f"PUT {AWS_TOKEN}"]
         del metadata.answers[AWS_TOKEN]
@@ -436,7 +436,7 @@ class TestWatch:
 
         pauses: list[float | None] = []
         metadata.answers[GCP_PREEMPTED] = closes_at_once
-        watch = NoticeWatch("gcp", Service(metadata.url), StopWish(), _over=Pauses())
+        watch = NoticeWatch("gcp", Service(metadata.url), StopRequest(), _over=Pauses())
         watch._watch()
         assert watch.stop.notes == ["nobody answers for gcp: no spot notices"]
         assert pauses == [0, 1, 1, 1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -448,7 +448,7 @@ class TestWatch:
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-            watch = NoticeWatch("aws", Service(url), StopWish())
+            watch = NoticeWatch("aws", Service(url), StopRequest())
             for _ in range(3):
                 assert watch.look() is None
         assert watch.silent == 3

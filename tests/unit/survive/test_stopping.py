@@ -10,39 +10,39 @@ from types import FrameType
 import pytest
 
 from stoker.host.signals import STOP_SIGNALS as SIGNALS
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 from waiting import until
 
 NAMES = ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]
 
 
-def send(name: str, wish: StopWish) -> None:
+def send(name: str, wish: StopRequest) -> None:
     """Send this process a signal and wait until it has arrived."""
     os.kill(os.getpid(), signal.Signals[name])
     until(lambda: bool(wish))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_signal_is_a_wish_with_its_name(wish: StopWish, name: str) -> None:
+def test_a_signal_is_a_wish_with_its_name(wish: StopRequest, name: str) -> None:
     assert not wish
     send(name, wish)
     assert wish
     assert wish.reason == name
 
 
-def test_the_first_reason_is_the_one_that_counts(wish: StopWish) -> None:
+def test_the_first_reason_is_the_one_that_counts(wish: StopRequest) -> None:
     send("SIGUSR2", wish)
     send("SIGTERM", wish)
-    wish.wish("somebody else")
+    wish.request("somebody else")
     time.sleep(0.05)
     assert wish.reason == "SIGUSR2"
 
 
 def test_a_wish_needs_no_signal() -> None:
-    wish = StopWish()
+    wish = StopRequest()
     assert not wish
     assert wish.reason is None
-    wish.wish("the price went up")
+    wish.request("the price went up")
     assert wish
     assert wish.reason == "the price went up"
 
@@ -54,7 +54,7 @@ def test_release_gives_the_signals_back() -> None:
     caught: list[int] = []
     before = {number: signal.signal(number, mine) for number in SIGNALS}
     try:
-        wish = StopWish()
+        wish = StopRequest()
         wish.listen()
         assert all(signal.getsignal(number) is not mine for number in SIGNALS)
         wish.release()
@@ -70,7 +70,7 @@ def test_release_gives_the_signals_back() -> None:
 
 def test_releasing_what_was_never_taken_changes_nothing() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
-    StopWish().release()
+    StopRequest().release()
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
@@ -92,7 +92,7 @@ def test_in_an_elastic_run_sigterm_means_step_aside(
 ) -> None:
     if elastic:
         monkeypatch.setenv("STOKER_ELASTIC", "1")
-    wish = StopWish()
+    wish = StopRequest()
     wish.listen()
     try:
         for name in signals:
@@ -106,6 +106,6 @@ def test_in_an_elastic_run_sigterm_means_step_aside(
 
 def test_a_wish_from_elsewhere_is_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOKER_ELASTIC", "1")
-    wish = StopWish()
-    wish.wish("the price went up")
+    wish = StopRequest()
+    wish.request("the price went up")
     assert not wish.aside

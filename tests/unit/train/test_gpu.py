@@ -12,7 +12,7 @@ from stoker.data.packing.pack import pack
 from stoker.recipe.resolve import resolve
 from stoker.run.directory import Run
 from stoker.run.events import Event
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.session import train
 from stoker.train.device import batch_memory
 
@@ -41,11 +41,11 @@ def test_every_precision_learns(data: Path, tmp_path: Path, amp: str, compile: b
 def test_a_stopped_run_goes_on_within_tolerance(data: Path, tmp_path: Path) -> None:
     resolved = resolve(flags={**FLAGS, "deterministic": True})
     assert train(data, resolved, tmp_path / "whole") == "finished"
-    stop = StopWish()
+    stop = StopRequest()
 
     def stop_soon(event: Event) -> None:
         if event["kind"] == "evaluation":
-            stop.wish("half-way")
+            stop.request("half-way")
 
     assert train(data, resolved, tmp_path / "parts", (stop_soon,), stop) == "interrupted"
     assert train(data, resolved, tmp_path / "parts") == "finished"

@@ -30,7 +30,7 @@ from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.divergence import LossWatch
 from stoker.survive.rehearsal import Reader, Rehearsed, rehearse
 from stoker.survive.remedies import Remedies
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, bounded, stacks
 from stoker.train.attempt.announce import announce, usage_facts
 from stoker.train.attempt.loop import Loop
@@ -70,7 +70,7 @@ class AttemptInputs:
     run: Run
     ranks: Ranks
     events: Events
-    stop: StopWish
+    stop: StopRequest
     attempt: int
     changed: list[Change]
     reader: Reader | None = None
@@ -172,7 +172,7 @@ def rehearsal(parts: AttemptInputs, snapshot: Snapshot) -> Rehearsed | None:
     return rehearse(parts.checkpoints.folder, snapshot, parts.reader, copies)
 
 
-def leave_at_once(events: Events, stop: StopWish, state: TrainState) -> None:
+def leave_at_once(events: Events, stop: StopRequest, state: TrainState) -> None:
     """End this process where it stands: everything is saved, the events say so."""
     where = {"position": state.position, "step": state.step, "best": state.best}
     why = {"outcome": "interrupted", "reason": stop.reason, "saved": True}

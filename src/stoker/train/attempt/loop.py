@@ -20,7 +20,7 @@ from stoker.measure.spans import Spans, shares_of
 from stoker.recipe.schedule import Batch, Timeline
 from stoker.run.events import Events
 from stoker.survive.divergence import LossWatch
-from stoker.survive.stopping import StopNow, StopWish
+from stoker.survive.stopping import StopNow, StopRequest
 from stoker.survive.trouble import EXPLODING, MEMORY, Trouble
 from stoker.survive.watchdog import Watchdog
 from stoker.train.compile import WarmUp
@@ -52,7 +52,7 @@ class Loop:
     log: StepLog
     losses: LossWatch
     events: Events
-    stop: StopWish
+    stop: StopRequest
     watchdog: Watchdog
     watch: VerdictWatch
     patience_s: float

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
@@ -30,8 +30,8 @@ from stoker.run.events import Events, Listener
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.rehearsal import Reader
 from stoker.survive.remedies import Remedies, keep_evidence
-from stoker.survive.spot import watch_for
-from stoker.survive.stopping import StopWish
+from stoker.survive.spot import watching
+from stoker.survive.stopping import StopRequest
 from stoker.survive.trouble import EXPLODING, Trouble
 from stoker.train.attempt.announce import record_of
 from stoker.train.attempt.assembly import AttemptInputs, assemble
@@ -51,13 +51,13 @@ def train(
     resolved: Resolved,
     run_path: str | os.PathLike[str],
     listeners: tuple[Listener, ...] = (),
-    stop: StopWish | None = None,
+    stop: StopRequest | None = None,
     allowed: Collection[str] = (),
     yes: bool = False,
 ) -> str:
     """Train until the run is finished or somebody wishes it to stop; says which. `yes`: also over
     a network that is too slow for it."""
-    stop = StopWish() if stop is None else stop
+    stop = StopRequest() if stop is None else stop
     run, recipe, dataset = Run(run_path), resolved.recipe, Dataset(data)
     with ExitStack() as leaving:
         reader = early_reader(run, recipe)
@@ -74,7 +74,8 @@ def train(
         changed = run.compare(recipe, dataset, allowed)
         if needs_record(changed):
             refuse_without_batches(run, recipe, len(prepared.split))
-        leaving.callback(watch_the_clock_and_the_provider(recipe, ranks, stop))
+        limit_time(recipe, stop)
+        leaving.enter_context(watching("off" if ranks.local_rank else recipe.spot_notice, stop))
         began = 0.0
         while True:
             attempt = ranks.from_first(run.new_attempt() if ranks.first else 0)
@@ -101,15 +102,12 @@ def early_reader(run: Run, recipe: Recipe) -> Reader | None:
     return Reader()
 
 
-def watch_the_clock_and_the_provider(
-    recipe: Recipe, ranks: Ranks, stop: StopWish
-) -> Callable[[], None]:
-    """Let the time limit and a spot notice wish for a stop; how to end the watching."""
+def limit_time(recipe: Recipe, stop: StopRequest) -> None:
+    """Request a stop in time for the recipe's time limit, which counts from the command's start."""
     if recipe.time_limit:
         reserve = min(recipe.grace, recipe.time_limit / 4)
         began = float(os.environ.get(BEGAN, time.time() - seconds_since_start()))
         stop.after(max(began + recipe.time_limit - reserve - time.time(), 0.0))
-    return watch_for("off" if ranks.local_rank else recipe.spot_notice, stop)
 
 
 def settle_changes(parts: AttemptInputs, resolved: Resolved) -> None:

@@ -22,7 +22,7 @@ from stoker.recipe.recipe import Phase, Recipe
 from stoker.recipe.schedule import learning_rate
 from stoker.run.directory import Run
 from stoker.run.events import Events
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.assembly import AttemptInputs, assemble
 from stoker.train.attempt.loop import Loop
 from stoker.train.loaders import prepare
@@ -65,7 +65,7 @@ def make_loop(dataset: Dataset, tmp_path: Path) -> Iterator[MakeLoop]:
         run, ranks = Run(tmp_path / f"run{len(made)}"), Ranks(0, 1, 0, 1, CPU)
         events = Events(run.events_path(1, 0), (listener,))
         parts = AttemptInputs(
-            prepare(dataset, recipe, ranks), run, ranks, events, StopWish(), 1, []
+            prepare(dataset, recipe, ranks), run, ranks, events, StopRequest(), 1, []
         )
         made.append(assemble(parts))
         return made[-1]

@@ -25,7 +25,7 @@ from stoker.recipe.resolve import Resolved, resolve
 from stoker.run.directory import Run
 from stoker.run.events import Event
 from stoker.survive.checkpoints import Checkpoints
-from stoker.survive.stopping import StopWish
+from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.session import FINISHED, STOPPED, train
 from stoker.train.loaders import prepare
 from stoker.train.process_group import Ranks
@@ -214,12 +214,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def wishing(stop: StopWish, when: Callable[[Event], bool]) -> Callable[[Event], None]:
+def wishing(stop: StopRequest, when: Callable[[Event], bool]) -> Callable[[Event], None]:
     """A listener that wishes a stop at an event."""
 
     def listen(event: Event) -> None:
         if when(event):
-            stop.wish("the test")
+            stop.request("the test")
 
     return listen
 
@@ -229,7 +229,7 @@ class TestStopping:
     def test_and_going_on_ends_in_the_same_bits(
         self, data: Path, tmp_path: Path, kind: str
     ) -> None:
-        whole, run, stop = tmp_path / "whole", tmp_path / "run", StopWish()
+        whole, run, stop = tmp_path / "whole", tmp_path / "run", StopRequest()
         assert train(data, recipe(**KINDS[kind]), whole) == FINISHED
 
         fifth = wishing(stop, lambda event: event["kind"] == "step" and event["step"] == 4)
@@ -251,7 +251,7 @@ class TestStopping:
     def test_in_an_evaluation_leaves_it_for_the_next_attempt(
         self, data: Path, tmp_path: Path, whole: Path
     ) -> None:
-        run, stop = tmp_path / "run", StopWish()
+        run, stop = tmp_path / "run", StopRequest()
         when = wishing(stop, lambda event: event["kind"] == "evaluating")
         assert train(data, recipe(eval_batch_size=2), run, (when,), stop) == STOPPED
         assert events_of(run, "evaluation") == []
@@ -263,8 +263,8 @@ class TestStopping:
     def test_before_the_first_step_leaves_a_run_that_goes_on(
         self, data: Path, tmp_path: Path
     ) -> None:
-        stop = StopWish()
-        stop.wish("at once")
+        stop = StopRequest()
+        stop.request("at once")
         assert train(data, recipe(), tmp_path / "run", (), stop) == STOPPED
         assert steps_of(tmp_path / "run") == []
         assert train(data, recipe(), tmp_path / "run") == FINISHED
@@ -275,7 +275,7 @@ class TestStopping:
     ) -> None:
         run = tmp_path / "run"
         for _ in range(3 * STEPS):
-            stop = StopWish()
+            stop = StopRequest()
             soon = wishing(stop, lambda event: event["kind"] == "step")
             if train(data, recipe(**EVERY_STEP), run, (soon,), stop) == FINISHED:
                 break
@@ -289,8 +289,8 @@ class TestRefusal:
     @pytest.fixture
     def run(self, data: Path, tmp_path: Path) -> Path:
         """A run that was begun and stopped at once."""
-        stop = StopWish()
-        stop.wish("at once")
+        stop = StopRequest()
+        stop.request("at once")
         train(data, recipe(), tmp_path / "run", (), stop)
         return tmp_path / "run"
 
@@ -393,7 +393,7 @@ class TestFailure:
     def test_a_torn_checkpoint_is_named_and_the_one_before_taken(
         self, data: Path, tmp_path: Path, whole: Path
     ) -> None:
-        run, stop = tmp_path / "run", StopWish()
+        run, stop = tmp_path / "run", StopRequest()
         fifth = wishing(stop, lambda event: event["kind"] == "step" and event["step"] == 4)
         assert train(data, recipe(**EVERY_STEP), run, (fifth,), stop) == STOPPED
         torn, before = Checkpoints(run).names()[:2]
@@ -457,8 +457,8 @@ class TestPoorMounts:
             monkeypatch.setattr(os, name, refuse)
         monkeypatch.setattr(os, "open", open_unless_appending)
         monkeypatch.setattr(fcntl, "flock", refuse)
-        stop = StopWish()
-        stop.wish("a test")
+        stop = StopRequest()
+        stop.request("a test")
         assert train(sets["usual"], recipe(), tmp_path / "run", stop=stop) == STOPPED
         assert train(sets["usual"], recipe(), tmp_path / "run") == FINISHED
         assert [event["step"] for event in Run(tmp_path / "run").steps()] == list(range(STEPS))
