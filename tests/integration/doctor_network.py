@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from stoker.cli.doctor_ranks import network_across
+from stoker.doctor.ranks import network_across
 from stoker.errors import StokerError
 
 parser = argparse.ArgumentParser()

@@ -20,7 +20,7 @@ from integration.meeting import has_state
 from measured import held, measured
 from networks import GRADIENT
 from ports import free_port
-from stoker.cli.doctor_ranks import network_across
+from stoker.doctor.ranks import network_across
 from stoker.errors import BadRequest, StokerError
 from stoker.fleet import rendezvous
 

@@ -9,14 +9,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stoker.cli.doctor_ranks import check as check_peers
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
-from stoker.cli.train import without_waiting
 from stoker.commit import write_json
+from stoker.doctor.ranks import check as check_peers
 from stoker.errors import FINISHED, BadRequest
 from stoker.fleet.addresses import Nodes
 from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import ASKING
+from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.recipe import Recipe
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import say
@@ -66,11 +66,11 @@ def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
     recipe = resolve_flags(parsed).recipe
     if is_rank():
-        from stoker.cli.doctor_ranks import rank_part
+        from stoker.doctor.ranks import rank_part
 
         return rank_part()
     check(parsed)
-    return without_waiting(lambda: visit(parsed, recipe, words), ASKING)
+    return exit_past_hanging_threads(lambda: visit(parsed, recipe, words), ASKING)
 
 
 def visit(parsed: argparse.Namespace, recipe: Recipe, words: Sequence[str]) -> int:
@@ -284,7 +284,7 @@ class Visit:
         self.exchange: LinkReport | None = None
         if not has_peers(self.parsed):
             return
-        from stoker.cli.doctor_ranks import network_across
+        from stoker.doctor.ranks import network_across
         from stoker.show.link import lines
         from stoker.train.trials.memory import FLOAT_BYTES
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
@@ -20,10 +19,11 @@ from stoker.errors import (
     Interrupted,
     StokerError,
 )
-from stoker.fleet.addresses import Endpoint, Nodes
-from stoker.fleet.launcher import BEGAN, is_rank
+from stoker.fleet.addresses import Endpoint, Nodes, meeting_point
+from stoker.fleet.launcher import BEGAN, is_rank, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
 from stoker.fleet.rendezvous import ASKING
+from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
@@ -79,7 +79,7 @@ def run(words: Sequence[str]) -> int:
     resolved = resolve_flags(parsed)
     if parsed.ranks < 1:
         raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
-    meeting = meeting_of(parsed.nodes, parsed.rendezvous)
+    meeting = meeting_point(parsed.nodes, parsed.rendezvous)
     from stoker.data.dataset import Dataset
 
     data = packed(parsed.data, resolved.recipe.spot_notice, stop)
@@ -97,7 +97,7 @@ def run(words: Sequence[str]) -> int:
         if stop:
             raise Interrupted("stopped before it began: the same command starts it")
         if meeting:
-            return without_waiting(
+            return exit_past_hanging_threads(
                 lambda: launch_elastic(parsed.ranks, words, data, run, stop, *meeting), ASKING
             )
         return launch(parsed.ranks, words, data, run, stop)
@@ -108,36 +108,7 @@ def run(words: Sequence[str]) -> int:
 
     from stoker.data.loading.loader import DECODERS
 
-    return without_waiting(train_as_rank, DECODERS)
-
-
-def without_waiting(work: Callable[[], int], threads: str) -> int:
-    """What some work comes to. Where threads of this name hang, in storage or a rendezvous that
-    does not answer, this process ends here: Python would wait for them at its exit, or abort."""
-
-    def hang() -> bool:
-        return any(thread.name.startswith(threads) for thread in threading.enumerate())
-
-    try:
-        code = work()
-    except StokerError as error:
-        if not hang():
-            raise
-        print(f"stoker: {error}", file=sys.stderr, flush=True)
-        code = error.exit_code
-    if hang():
-        sys.stdout.flush()
-        os._exit(code)
-    return code
-
-
-def meeting_of(nodes: str | None, rendezvous: str | None) -> tuple[Endpoint, Nodes] | None:
-    """Where how many nodes meet; None for a run on this machine alone."""
-    if nodes is None and rendezvous is None:
-        return None
-    if nodes is None or rendezvous is None:
-        raise BadRequest("--nodes and --rendezvous go together: how many meet, and where")
-    return Endpoint.parse(rendezvous), Nodes.parse(nodes)
+    return exit_past_hanging_threads(train_as_rank, DECODERS)
 
 
 def packed(folder: str, spot_notice: str, stop: StopRequest) -> Path:
@@ -201,7 +172,7 @@ def launch(ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopReq
         return max(ended.codes)
     if ended.killed and ended.codes[0] == FINISHED and run.finished:
         return FINISHED  # what is killed after the end is no loss
-    said, ours = said_since(log, said_before)
+    said, ours = log_lines_since(log, said_before)
     if BAD_REQUEST in ended.codes and ours:
         raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in ours))
     traceback = [line for line in said if line not in ours][-20:]
@@ -215,12 +186,6 @@ def launch(ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopReq
 def steps_of(run: Run) -> int:
     """Steps that a run has made so far."""
     return max((event["step"] + 1 for event in run.merged("step")), default=0)
-
-
-def said_since(log: Path, place: int) -> tuple[list[str], list[str]]:
-    """The lines that ranks have written to the log from a place on, and those meant for a user."""
-    said = log.read_bytes()[place:].decode(errors="replace").splitlines()
-    return said, list(dict.fromkeys(line for line in said if line.startswith("stoker: ")))
 
 
 def launch_elastic(
@@ -237,7 +202,7 @@ def launch_elastic(
     from stoker.fleet.elastic import launch as take_part
 
     def tell(log: Path, place: int, code: int) -> None:
-        said, ours = said_since(log, place)
+        said, ours = log_lines_since(log, place)
         for line in ours or (said[-20:] if code == FAILED else []):
             print(line, file=sys.stderr, flush=True)
 

@@ -104,3 +104,13 @@ def interface_of(address: str) -> str:
                 if fcntl.ioctl(probe, _SIOCGIFADDR, asked)[20:24] == socket.inet_aton(address):
                     return name
     raise BadRequest(f"no interface has {address}: name one in GLOO_SOCKET_IFNAME")
+
+
+def meeting_point(nodes: str | None, rendezvous: str | None) -> tuple[Endpoint, Nodes] | None:
+    """Where the nodes meet and how many, from `--rendezvous` and `--nodes`; None for a run on this
+    machine alone."""
+    if nodes is None and rendezvous is None:
+        return None
+    if nodes is None or rendezvous is None:
+        raise BadRequest("--nodes and --rendezvous go together: how many meet, and where")
+    return Endpoint.parse(rendezvous), Nodes.parse(nodes)

@@ -181,3 +181,10 @@ def signal_all(running: list[subprocess.Popen[bytes]], number: signal.Signals) -
     for rank in running:
         if rank.poll() is None:
             rank.send_signal(number)
+
+
+def log_lines_since(log: Path, offset: int) -> tuple[list[str], list[str]]:
+    """The lines that ranks wrote to the log after an offset in bytes, and those of them that are
+    meant for the user."""
+    lines = log.read_bytes()[offset:].decode(errors="replace").splitlines()
+    return lines, list(dict.fromkeys(line for line in lines if line.startswith("stoker: ")))

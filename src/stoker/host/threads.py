@@ -11,13 +11,15 @@ from __future__ import annotations
 import ctypes
 import os
 import statistics
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from stoker.errors import StokerError
 from stoker.host import proc
 from stoker.host.counters import KernelFile
 
@@ -132,3 +134,24 @@ def late_wake(ending: threading.Lock, nap_s: float, delay: OwnDelay) -> tuple[bo
     if without_core is not None and now is not None:
         late -= now - without_core
     return ended, max(0.0, late)
+
+
+def exit_past_hanging_threads(work: Callable[[], int], prefix: str) -> int:
+    """The exit code of some work. Where threads whose name has this prefix hang (in storage, or in
+    a rendezvous that does not answer), the process ends here: Python would wait for them at its
+    exit, or abort."""
+
+    def hang() -> bool:
+        return any(thread.name.startswith(prefix) for thread in threading.enumerate())
+
+    try:
+        code = work()
+    except StokerError as error:
+        if not hang():
+            raise
+        print(f"stoker: {error}", file=sys.stderr, flush=True)
+        code = error.exit_code
+    if hang():
+        sys.stdout.flush()
+        os._exit(code)
+    return code

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from networks import network
-from stoker.cli.doctor_ranks import FOUND, LOG, collected, without_resuming
+from stoker.doctor.ranks import FOUND, LOG, collected, without_resuming
 from stoker.errors import (
     BAD_REQUEST,
     FAILED,
@@ -67,7 +67,7 @@ def test_a_measurement_has_no_checkpoint() -> None:
 def test_a_stage_that_never_ends_is_ended_with_its_name() -> None:
     program = """
 import time
-from stoker.cli.doctor_ranks import Stage
+from stoker.doctor.ranks import Stage
 stage = Stage()
 stage.begin("node-a - node-b", 0.2)
 time.sleep(60)
@@ -78,5 +78,5 @@ time.sleep(60)
 
 
 def test_the_launcher_is_parsed_without_torch() -> None:
-    program = "import sys, stoker.cli.doctor_ranks; sys.exit('torch' in sys.modules)"
+    program = "import sys, stoker.doctor.ranks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -22,7 +22,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoker.cli.train import meeting_of, said_since
 from stoker.commit import write_json
 from stoker.errors import (
     BAD_REQUEST,
@@ -33,8 +32,8 @@ from stoker.errors import (
     Interrupted,
     StokerError,
 )
-from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening
-from stoker.fleet.launcher import launch
+from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening, meeting_point
+from stoker.fleet.launcher import launch, log_lines_since
 from stoker.host.signals import STOP_SIGNALS, hear_stop_signals
 from stoker.survive.stopping import StopRequest
 from stoker.text import say
@@ -94,7 +93,7 @@ def check(parsed: argparse.Namespace) -> tuple[Endpoint, Nodes] | None:
     imports torch, which reads once how much it may say."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     nodes = None if parsed.nodes is None else str(parsed.nodes)
-    meeting = meeting_of(nodes, parsed.rendezvous)
+    meeting = meeting_point(nodes, parsed.rendezvous)
     if parsed.ranks < 1:
         raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
     if meeting is None and parsed.address:
@@ -185,7 +184,7 @@ def without_resuming(error: Interrupted) -> str:
 def lost(folder: Path) -> str:
     """What the ranks of this host said for the user, in one line; empty if nothing."""
     log = folder / LOG
-    _, ours = said_since(log, 0) if log.exists() else ([], [])
+    _, ours = log_lines_since(log, 0) if log.exists() else ([], [])
     return "; ".join(line.removeprefix("stoker: ") for line in ours)
 
 
@@ -201,7 +200,7 @@ def collected(folder: Path, code: int | None, *, stopped: bool) -> LinkReport:
     if code == BAD_REQUEST and words:
         raise BadRequest(words)
     if not words and code != STEPPED_ASIDE:
-        said, _ = said_since(folder / LOG, 0)
+        said, _ = log_lines_since(folder / LOG, 0)
         print(*said[-20:], sep="\n", file=sys.stderr)
         words = f"a rank failed while the network was measured (exit code {code})"
     raise StokerError(words or f"a host came or went while the network was measured: {AGAIN}")
