@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TextIO
 
 _TICKS = "▁▂▃▄▅▆▇█"
+_LABEL = re.compile(r" +\S+(?: \S+)* {2,}")
+"""The first column of an indented row."""
 MOST_CHARACTERS = 300
 """Of a message that is shown in one line."""
 
 
-def say(text: str) -> None:
-    """Print a line at once. A reader that has gone away (a closed pipe) is no error."""
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print text at once, on a terminal with its lines broken between words. A reader that has gone
+    away (a closed pipe) is no error."""
+    stream = stream or sys.stdout
     with suppress(OSError):
-        print(text, flush=True)
+        if stream.isatty():
+            width = shutil.get_terminal_size().columns
+            text = "\n".join(part for line in text.splitlines() for part in wrapped(line, width))
+        print(text, file=stream, flush=True)
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """A line as lines of at most `width` columns, broken between words. The later ones start below
+    the text of a row (`  name    text`), or a little further right than the line itself. A word
+    that is longer than a line, such as a path, stays whole."""
+    if len(line) <= width:
+        return [line]
+    label = _LABEL.match(line)
+    indent = len(label.group()) if label and label.end() <= width // 2 else 0
+    indent = indent or len(line) - len(line.lstrip()) + 2
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+        replace_whitespace=False,
+    )
 
 
 def clock(seconds: float) -> str:

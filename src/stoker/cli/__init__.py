@@ -11,6 +11,7 @@ from importlib import import_module
 import stoker
 from stoker import faults
 from stoker.errors import BAD_REQUEST, FINISHED, StokerError
+from stoker.text import say
 
 VERBS = {
     "train": "train or fine-tune; goes on where it was stopped",
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINISHED
     except StokerError as error:
-        print(f"stoker: {error}", file=sys.stderr)
+        say(f"stoker: {error}", sys.stderr)
         return error.exit_code
 
 
@@ -74,11 +75,11 @@ def answer_without_verb(words: list[str]) -> int:
         print(f"stoker {stoker.__version__}")
         return FINISHED
     if not words or words[0] in ("-h", "--help", "help"):
-        print(USAGE)
+        say(USAGE)
         return FINISHED
     from stoker.recipe.resolve import nearest
 
     near = nearest(words[0], VERBS)
     hint = f"did you mean '{near}'?" if near else f"verbs: {', '.join(VERBS)}"
-    print(f"stoker: no verb called '{words[0]}': {hint}", file=sys.stderr)
+    say(f"stoker: no verb called '{words[0]}': {hint}", sys.stderr)
     return BAD_REQUEST

@@ -58,7 +58,7 @@ def parser() -> Parser:
         "--rendezvous", metavar="HOST:PORT", help="where they meet: an address of one of them"
     )
     made.add_argument("--address", metavar="ADDRESS", help="of this machine, as the others see it")
-    add_recipe_flags(made)
+    add_recipe_flags(made, common=())
     return made
 
 

@@ -11,17 +11,22 @@ from stoker.measure.logs.runs import read_log
 from stoker.run.directory import Run
 from stoker.show.explain import explain
 from stoker.show.explain_log import explain_log
+from stoker.text import say
 
 
-def run(words: Sequence[str]) -> int:
-    parser = Parser(
+def parser() -> Parser:
+    made = Parser(
         prog="stoker explain",
         description="Explain a run from its directory, or from the log of another program "
         "(pytorch/examples, timm, torchvision references).",
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory, living or dead, or a log")
-    given = Path(parser.parse(words).run)
+    made.add_argument("run", metavar="RUN", help="a run directory, living or dead, or a log")
+    return made
+
+
+def run(words: Sequence[str]) -> int:
+    given = Path(parser().parse(words).run)
     is_log = given.exists() and not given.is_dir()
     for line in explain_log(read_log(given)) if is_log else explain(Run(given)):
-        print(line)
+        say(line)
     return FINISHED

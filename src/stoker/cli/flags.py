@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,21 +14,39 @@ from stoker.recipe.resolve import Resolved, nearest, parse_flag, preset_names, r
 
 RARE = [name for name, spec in SPECS.items() if spec.metadata["rare"]]
 """Keys that only recipe files have."""
+COMMON = (
+    *("model", "pretrained", "epochs", "batch_size", "lr", "image_size", "amp", "ema"),
+    *("seed", "time_limit"),
+)
+"""Keys whose flags `stoker train --help` shows; `--help-all` shows the rest."""
 ZERO_CONFIG = "first-look"
 """The recipe where neither a recipe nor a model is named."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that names the nearest flag, and leaves exiting to the caller."""
+    """argparse that names the nearest flag, leaves exiting to the caller, and has two helps:
+    `--help` shows the common flags, `--help-all` every one."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+    def __init__(self, examples: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_Layout, **options)
+        self._examples = examples
+        self._rare: list[argparse.Action] = []
+
+    def add_rare(self, actions: Iterable[argparse.Action]) -> None:
+        """Leave flags out of `--help`; `--help-all` shows them."""
+        if not self._rare:
+            self.add_argument("--help-all", action=_HelpAll, help="show every flag and exit")
+        self._rare += actions
 
     def error(self, message: str) -> NoReturn:
-        raise BadRequest(f"{message}; '{self.prog} --help' lists all")
+        raise BadRequest(f"{message}; {self._where_to_look}")
+
+    @property
+    def _where_to_look(self) -> str:
+        return f"'{self.prog} {'--help-all' if self._rare else '--help'}' lists every flag"
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """All words understood, or a refusal that names the first that is not."""
+        """The parsed words; BadRequest names the first that is unknown, and the nearest flag."""
         known, unknown = self.parse_known_args(with_amp_value(words))
         if unknown:
             flags = [f.removeprefix("--") for f in self._option_string_actions if f != "-h"]
@@ -38,9 +57,50 @@ class Parser(argparse.ArgumentParser):
             near = nearest(word, [flag.replace("-", "_") for flag in flags])
             meant = f"--{near}".replace("_", "-").replace("' or '", "' or '--") if near else ""
             hint = f"did you mean '{meant}'? " if near else ""
-            what = "flag" if word.startswith("-") else "word"
-            raise BadRequest(f"unknown {what} '{word}': {hint}'{self.prog} --help' lists all")
+            kind = "flag" if word.startswith("-") else "word"
+            raise BadRequest(f"unknown {kind} '{word}': {hint}{self._where_to_look}")
         return known
+
+    def format_help(self) -> str:
+        """The short help: without the rare flags, with the examples."""
+        texts = [(action, action.help) for action in self._rare]
+        epilog = self.epilog
+        if self._rare:
+            self.epilog = f"'{self.prog} --help-all' shows every flag."
+        for action in self._rare:
+            action.help = argparse.SUPPRESS
+        try:
+            return self.format_help_all()
+        finally:
+            self.epilog = epilog
+            for action, text in texts:
+                action.help = text
+
+    def format_help_all(self) -> str:
+        text = super().format_help().rstrip()
+        if self._examples:
+            text += "\n\nexamples:\n" + "".join(f"  {line}\n" for line in self._examples)
+        return text.rstrip() + "\n"
+
+
+class _HelpAll(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *values: Any) -> None:
+        assert isinstance(parser, Parser)
+        print(parser.format_help_all(), end="")
+        parser.exit()
+
+
+class _Layout(argparse.HelpFormatter):
+    """Breaks lines between words, never inside `--lr-base`."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return textwrap.indent("\n".join(self._split_lines(text, width)), indent)
 
 
 def with_amp_value(words: Sequence[str]) -> list[str]:
@@ -53,31 +113,37 @@ def with_amp_value(words: Sequence[str]) -> list[str]:
     return given
 
 
-def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
-    """--recipe, and a flag for each key that fits on a command line."""
+def add_recipe_flags(parser: Parser, common: Collection[str] = COMMON) -> None:
+    """Add --recipe, and a flag for each key that fits on a command line. `--help` shows those that
+    are common."""
     parser.epilog = f"Only in recipe files: {', '.join(RARE)}; 'stoker show-config' prints them."
-    parser.add_argument(
+    recipe = parser.add_argument(
         "--recipe",
         metavar="NAME",
         help=f"a preset ({', '.join(preset_names())}) or a .toml file "
         f"[{ZERO_CONFIG}; none where --model is given]",
     )
+    rare = [] if common else [recipe]
     shaping = parser.add_argument_group(
-        "what to train", f"[defaults where --model is given; {ZERO_CONFIG} has values of its own]"
+        "what to train" if common else "what to train: the flags of 'stoker train'",
+        f"[defaults where --model is given; {ZERO_CONFIG} has values of its own]"
+        if common
+        else None,
     )
-    place = parser.add_argument_group("how to run here (leaves the result as it is)")
+    place = parser.add_argument_group("how to run here (the result stays the same)")
     for name, spec in SPECS.items():
         if spec.metadata["rare"]:
             continue
         group = place if spec.metadata["place"] else shaping
         flag = f"--{name.replace('_', '-')}"
         help = f"{spec.metadata['help']} [{default_words(spec.default)}]".replace("%", "%%")
+        options: dict[str, Any] = {"metavar": metavar(name)}
         if TYPES[name] is bool:
-            group.add_argument(
-                flag, dest=name, default=None, action=argparse.BooleanOptionalAction, help=help
-            )
-        else:
-            group.add_argument(flag, dest=name, metavar=metavar(name), help=help)
+            options = {"default": None, "action": argparse.BooleanOptionalAction}
+        action = group.add_argument(flag, dest=name, help=help, **options)
+        if name not in common:
+            rare.append(action)
+    parser.add_rare(rare)
 
 
 def metavar(name: str) -> str:

@@ -10,16 +10,25 @@ from stoker.recipe.resolve import show_config
 from stoker.run.directory import Run
 
 
-def run(words: Sequence[str]) -> int:
-    parser = Parser(
+def parser() -> Parser:
+    made = Parser(
         prog="stoker show-config",
         usage="stoker show-config RUN, or stoker show-config [--recipe NAME] [flags]",
-        description="Print a recipe as TOML with the origin of each value: of a run, or of what "
-        "a command with the same flags would train. The output is itself a recipe file.",
+        description="Print a recipe as TOML with the origin of each value: that of a run, or the "
+        "one that 'stoker train' would use with the same flags. The output is itself a recipe "
+        "file. Takes the flags of 'stoker train' ('stoker train --help').",
+        examples=(
+            "stoker show-config runs/photos-first-look-1a2b3c4d5e",
+            "stoker show-config --recipe imagenet-resnet50 --epochs 18 > mine.toml",
+        ),
     )
-    parser.add_argument("run", metavar="RUN", nargs="?", help="a run directory")
-    add_recipe_flags(parser)
-    parsed = parser.parse(words)
+    made.add_argument("run", metavar="RUN", nargs="?", help="a run directory")
+    add_recipe_flags(made, common=())
+    return made
+
+
+def run(words: Sequence[str]) -> int:
+    parsed = parser().parse(words)
     if parsed.run:
         if len(words) > 1:
             raise BadRequest("show-config takes a run, or a recipe and flags, not both")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -41,35 +42,48 @@ def parser() -> Parser:
         prog="stoker train",
         usage="stoker train DATA [--recipe NAME] [flags]",
         description="Train a classifier on a folder of labelled images, packed or not. "
-        "The same command starts a run, goes on with it, or says that it is finished.",
+        "The same command starts a run, resumes it, or says that it is finished.",
+        examples=(
+            "stoker train photos                    pack the folder and train a small model",
+            "stoker train photos --model resnet18 --pretrained --epochs 10 --amp bf16",
+            "stoker train imagenet-packed --recipe imagenet-resnet50 --ranks 8",
+        ),
     )
     made.add_argument("data", metavar="DATA", help="a packed set, or a folder of images")
     made.add_argument("--run", metavar="DIR", help="run directory [runs/SET-RECIPE-HASH]")
     made.add_argument("--ranks", type=int, default=1, metavar="N", help="processes here [1]")
-    made.add_argument(
+    changes = made.add_argument(
         "--allow-change",
         metavar="KEY,...",
         default="",
-        help="go on with a run though these keys are not what they were",
-    )
-    made.add_argument(
-        "--nodes",
-        metavar="MIN:MAX",
-        help="machines that train together: they may come and go. The same command on each; "
-        "they share the run directory and the packed set [this one alone]",
-    )
-    made.add_argument(
-        "--rendezvous",
-        metavar="HOST:PORT",
-        help="where the nodes meet: an address of one of them, and a free port there",
-    )
-    made.add_argument(
-        "--yes",
-        action="store_true",
-        help="begin also where the network between nodes would take more than a fifth of each step",
+        help="resume a run though these recipe keys have changed",
     )
     add_recipe_flags(made)
+    made.add_rare([changes, *add_node_flags(made)])
     return made
+
+
+def add_node_flags(parser: Parser) -> list[argparse.Action]:
+    """The flags of a run on several machines."""
+    group = parser.add_argument_group("several machines")
+    return [
+        group.add_argument(
+            "--nodes",
+            metavar="MIN:MAX",
+            help="how many machines train together; they may come and go. Start the same command "
+            "on each; they share the run directory and the packed set [this one alone]",
+        ),
+        group.add_argument(
+            "--rendezvous",
+            metavar="HOST:PORT",
+            help="where the machines meet: an address of one of them, and a free port there",
+        ),
+        group.add_argument(
+            "--yes",
+            action="store_true",
+            help="train even if the link between machines takes more than a fifth of each step",
+        ),
+    ]
 
 
 def run(words: Sequence[str]) -> int:

@@ -12,14 +12,18 @@ from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import plural, say, size
 
 
-def run(words: Sequence[str]) -> int:
-    parser = Parser(
+def parser() -> Parser:
+    made = Parser(
         prog="stoker verify",
         description="Read a packed set as a whole, recompute every hash, name what is damaged.",
     )
-    parser.add_argument("set", metavar="SET", help="a folder that 'stoker pack' made")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="[cores]")
-    parsed = parser.parse(words)
+    made.add_argument("set", metavar="SET", help="a folder that 'stoker pack' made")
+    made.add_argument("--threads", type=int, default=0, metavar="N", help="[cores]")
+    return made
+
+
+def run(words: Sequence[str]) -> int:
+    parsed = parser().parse(words)
     if parsed.threads < 0:
         raise BadRequest(f"--threads must be at least 0, not {parsed.threads}")
 

@@ -17,10 +17,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stoker.measure.spans import APART, WAITING
 from stoker.run.events import Event
-from stoker.text import clock, one_line, plural
+from stoker.text import clock, one_line, plural, wrapped
 
 FREE_LINES = 20
 """Evaluations that are shown at once in a pipe, before lines are rationed."""
+WIDE = 120
+"""Columns of a terminal with room for a longer bar."""
+LESS_IMPORTANT = ("step", "waits", "top1", "rate", "epoch")
+"""Parts of the live line in the order in which a narrow terminal loses them."""
 RECENT = 50
 """Steps that the rate and the remaining time are taken from."""
 
@@ -222,12 +226,14 @@ class LiveConsole(PlainConsole):
     def __init__(self, run: str) -> None:
         super().__init__(run, interval_s=float("inf"))
         self._console = RichConsole()
-        columns: list[Any] = [BarColumn(bar_width=20), TextColumn("{task.description}")]
+        self._bar_width = 20 if self._console.width >= WIDE else 8
+        columns: list[Any] = [BarColumn(self._bar_width), TextColumn("{task.description}")]
         self._progress = Progress(*columns, console=self._console, refresh_per_second=2)
         self._bar: TaskID | None = None
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        for part in wrapped(text, self._console.width):
+            self._console.print(part, highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: Event) -> None:
         kind = event["kind"]
@@ -247,17 +253,27 @@ class LiveConsole(PlainConsole):
             self._progress.update(self._bar, description="evaluating")
 
     def short_line(self) -> str:
-        """The line without the means, to fit beside a bar."""
+        """The line without the means. Where the terminal is narrow, without its less important
+        parts: the remaining time always stays."""
         tally = self._tally
         assert tally is not None and tally.last is not None
         event, attempt = tally.last, tally.attempt
         loss, top1 = (total / event["images"] for total in event["sums"][:2])
         waited = tally.data_s / max(tally.wall_s, 1e-9)
-        return (
-            f"epoch {event['epoch']:.1f}/{attempt['epochs']}"
-            f"  step {event['step'] + 1:,}/{attempt['steps']:,}  loss {loss:.3f}  top1 {top1:.1%}"
-            f"  {tally.rate:,.0f} img/s  waits {waited:.0%}  eta {clock(tally.remaining_s)}"
-        )
+        parts = {
+            "epoch": f"epoch {event['epoch']:.1f}/{attempt['epochs']}",
+            "step": f"step {event['step'] + 1:,}/{attempt['steps']:,}",
+            "loss": f"loss {loss:.3f}",
+            "top1": f"top1 {top1:.1%}",
+            "rate": f"{tally.rate:,.0f} img/s",
+            "waits": f"waits {waited:.0%}",
+            "eta": f"eta {clock(tally.remaining_s)}",
+        }
+        width = self._console.width - self._bar_width - 1
+        for name in LESS_IMPORTANT:
+            if len("  ".join(parts.values())) > width:
+                del parts[name]
+        return "  ".join(parts.values())
 
     def stop(self) -> None:
         self._progress.stop()

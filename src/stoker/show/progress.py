@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from stoker.text import say
 
 SECONDS_BETWEEN_LINES = 30.0
+WORDS_WIDTH = 64
+"""Columns for the text and the remaining time beside a bar."""
 
 
 class TimedLines:
@@ -34,8 +36,10 @@ class LiveBar(TimedLines):
 
     def __init__(self) -> None:
         super().__init__()
-        columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console())
+        console = Console()
+        bar = BarColumn(bar_width=max(min(console.width - WORDS_WIDTH, 40), 4))
+        columns = (bar, TextColumn("{task.description}"), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console)
         self._bar = self._progress.add_task("", total=None)
         self._progress.start()
 

@@ -6,6 +6,7 @@ import argparse
 import re
 import string
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
@@ -16,8 +17,10 @@ from stoker.recipe.recipe import SPECS, TYPES, Recipe
 from stoker.recipe.resolve import resolve
 
 MOST_FLAGS = 54
+MOST_COMMON_FLAGS = 14
 TRAIN = train_parser()
-FLAGS = [flag for flag in TRAIN._option_string_actions if flag not in ("-h", "--help")]
+HELPS = ("-h", "--help", "--help-all")
+FLAGS = [flag for flag in TRAIN._option_string_actions if flag not in HELPS]
 KEYS = [name for name, spec in SPECS.items() if not spec.metadata["rare"]]
 OTHER_VALUES = {
     "model": ("resnet18", "resnet18"),
@@ -33,6 +36,13 @@ OTHER_VALUES = {
 """What to write behind a flag that takes words, and what comes of it."""
 
 
+def parser_of(verb: str) -> Parser:
+    module = import_module(f"stoker.cli.{verb.replace('-', '_')}")
+    made = module.parser()
+    assert isinstance(made, Parser)
+    return made
+
+
 def recipe(*words: str) -> Recipe:
     """The recipe that a command line asks for."""
     return resolve_flags(TRAIN.parse(["photos", *words])).recipe
@@ -46,7 +56,8 @@ def refusal(*words: str) -> str:
 
 def named(message: str) -> set[str]:
     """The flags that a refusal proposes."""
-    return set(re.findall(r"'(--[\w-]+)'", message.partition("did you mean ")[2]))
+    proposal = message.partition("did you mean ")[2].partition("?")[0]
+    return set(re.findall(r"'(--[\w-]+)'", proposal))
 
 
 def with_one_letter_changed(flag: str) -> Iterator[str]:
@@ -99,7 +110,7 @@ def test_what_is_proposed_exists(flag: str) -> None:
 )
 def test_other_peoples_spellings_are_answered_with_ours(word: str, flag: str) -> None:
     message = refusal(word, "1")
-    assert f"unknown flag '{word}': did you mean '{flag}'? 'stoker train --help'" in message
+    assert f"unknown flag '{word}': did you mean '{flag}'? 'stoker train --help-all'" in message
 
 
 @pytest.mark.parametrize("words", [["--epo", "3"], ["--epochs=3", "--no-ech"], ["--lr-b=1"]])
@@ -114,7 +125,7 @@ def test_a_word_too_many_is_named() -> None:
 def test_what_resembles_nothing_gets_no_proposal() -> None:
     message = refusal("--xyzzyplugh")
     assert "did you mean" not in message
-    assert "'stoker train --help' lists all" in message
+    assert "'stoker train --help-all' lists every flag" in message
 
 
 def test_every_key_that_fits_on_a_line_has_a_flag() -> None:
@@ -123,7 +134,8 @@ def test_every_key_that_fits_on_a_line_has_a_flag() -> None:
 
 
 def test_there_are_not_too_many_flags() -> None:
-    assert len({action.dest for action in TRAIN._actions}) <= MOST_FLAGS
+    helps = {"help", "==SUPPRESS=="}
+    assert len({action.dest for action in TRAIN._actions} - helps) <= MOST_FLAGS
 
 
 def as_typed(value: object) -> str:
@@ -132,12 +144,44 @@ def as_typed(value: object) -> str:
     return "none" if value == () else str(value).removesuffix(".0")
 
 
-def test_help_shows_each_flag_with_its_default() -> None:
-    text = TRAIN.format_help()
+def test_help_all_shows_each_flag_with_its_default() -> None:
+    text = TRAIN.format_help_all()
     assert "%%" not in text
     for key in KEYS:
         assert f"--{key.replace('_', '-')}" in text
         assert f"[{as_typed(SPECS[key].default)}]" in " ".join(text.split())
+
+
+def flags_in(text: str) -> set[str]:
+    """The flags that a help text explains."""
+    return set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE))
+
+
+def test_help_shows_the_flags_that_people_use() -> None:
+    short = flags_in(TRAIN.format_help())
+    assert {"--recipe", "--model", "--epochs", "--batch-size", "--lr", "--run", "--ranks"} <= short
+    assert len(short - {"--help-all"}) <= MOST_COMMON_FLAGS
+    # The short help leaves nothing behind that the long one then lacks.
+    assert len(flags_in(TRAIN.format_help_all())) > 3 * len(short)
+
+
+@pytest.mark.parametrize("verb", ["doctor", "show-config"])
+def test_other_verbs_refer_to_the_flags_of_train(verb: str) -> None:
+    text = parser_of(verb).format_help()
+    assert "'stoker train'" in text
+    assert "--batch-size" not in text
+    assert "--batch-size" in parser_of(verb).format_help_all()
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize("verb", ["train", "doctor", "show-config", "pack", "bench"])
+def test_help_fits_the_terminal_and_breaks_between_words(
+    monkeypatch: pytest.MonkeyPatch, verb: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = parser_of(verb).format_help_all()
+    assert max(map(len, text.splitlines())) <= columns
+    assert not re.search(r"--[a-z-]*-$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("key", KEYS)
