@@ -39,8 +39,8 @@ PINNED = {
 """The environment of every process whose bits are compared."""
 
 COMMON = (
-    "--model resnet9_w2 --batch-size 16 --keep-checkpoints 1 --checkpoint-interval 0.05 --eval-every 6 --threads 1 "
-    "--no-rehearse --spot-notice off"
+    "--model resnet9_w2 --batch-size 16 --keep-checkpoints 1 --checkpoint-interval 0.05 "
+    "--eval-every 6 --threads 1 --no-rehearse --spot-notice off"
 )
 RECIPES = {
     "sgd": "--image-size 12 --ema --label-smoothing 0.1 --mixup-alpha 0.2 --cutmix-prob 0.3 "
