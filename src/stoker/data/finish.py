@@ -17,15 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.commit import publish, sha256_file, temporary, write_json
-from stoker.data.description import ALIKE, COMES_WITH_IT, sealed
+from stoker.data.description import ALIKE, COMES_WITH_IT, FORMAT, sealed
 from stoker.data.encode import Storage
 from stoker.data.listing import Listing
 from stoker.data.report import describe
 from stoker.data.shard import part_facts
 from stoker.data.twins import near_duplicates
 from stoker.errors import BadRequest
-
-FORMAT = 1
 
 
 def digest_of(*parts: Any) -> str:
