@@ -24,6 +24,27 @@ class BadRequest(StokerError):
     exit_code = BAD_REQUEST
 
 
+class NewerFormat(BadRequest):
+    """A newer version wrote this: it is not read, and nothing of it is changed or removed."""
+
+    def __init__(self, place: object, number: int, newest: int) -> None:
+        known = "format 1" if newest == 1 else f"formats 1 to {newest}"
+        super().__init__(
+            f"{place} has format {number}, this version of Stoker reads {known}: "
+            "use a newer version of Stoker"
+        )
+
+
+def is_readable(place: object, number: object, newest: int) -> bool:
+    """Whether `number` is a format that this version reads; False where it is no format number at
+    all. Raises NewerFormat, which names the place, where it is larger than the newest known."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        return False
+    if number > newest:
+        raise NewerFormat(place, number, newest)
+    return True
+
+
 class Interrupted(StokerError):
     """Stopped on request; the same command goes on."""
 

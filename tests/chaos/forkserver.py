@@ -22,6 +22,9 @@ import time
 from typing import Any
 
 import torch
+
+# Imported by torch itself where kernels are to be deterministic: two seconds of each rank.
+import torch._inductor
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel  # noqa: F401
 

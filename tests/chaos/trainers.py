@@ -47,13 +47,18 @@ SAVE_STAGES = (*EVERY_SAVE, "best:written", "best:named", "prune:marker", "prune
 class Trainers:
     """A fork server and the runs it starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        """Start the server; `variables` are added to its environment, before torch is imported."""
         self._server = subprocess.Popen(
             [sys.executable, str(HERE / "forkserver.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path])},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
+                **(variables or {}),
+            },
         )
 
     def close(self) -> None:

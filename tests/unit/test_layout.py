@@ -139,7 +139,11 @@ def test_imports_go_down(path: Path) -> None:
             ":2: data (floor 3) imports train",
         ),
         ("data/verify.py", "from stoker.survive.spot import Notice", "imports survive (floor 4)"),
-        ("data/images/jpeg.py", "from stoker.data.sources import layout", "imports data.sources"),
+        (
+            "data/images/jpeg.py",
+            "from stoker.data.packing.source import layout",
+            "imports data.sources",
+        ),
         ("data/loading/order.py", "from stoker.data.packing import pack", "imports data.packing"),
         ("data/sources/tables.py", "from stoker.data.loading import order", "imports data.loading"),
         ("data/dataset.py", "from stoker.data.images import jpeg", "imports data.images"),

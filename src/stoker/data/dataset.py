@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from stoker.commit import sha256_file
 from stoker.data.columns import numbers
-from stoker.data.seal import seal_holds
-from stoker.errors import BadRequest, StokerError
+from stoker.data.seal import FORMAT, seal_holds
+from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.faults import reach
 
 SHARD_NAME = re.compile(r"\d{5,}\.tar")
@@ -75,11 +75,9 @@ class Dataset:
             raise damaged(self.path / "dataset.json", error) from error
         if not isinstance(self.description, dict):
             raise damaged(self.path / "dataset.json", "not a description")
-        if self.description.get("format") != 1:
-            raise StokerError(
-                f"{self.path} has format {self.description.get('format')}; this Stoker reads 1: "
-                "pack again with 'stoker pack'"
-            )
+        number = self.description.get("format")
+        if not is_readable(self.path, number, FORMAT):
+            raise damaged(self.path / "dataset.json", f"its format is {number!r}")
         if not seal_holds(self.description):
             raise damaged(self.path / "dataset.json", "its digest does not hold")
 

@@ -11,6 +11,8 @@ import hashlib
 import json
 from typing import Any
 
+FORMAT = 1
+"""Of a packed set. Every description says it."""
 SEAL = "digest"
 COMES_WITH_IT = "rejected_sha256"
 ALIKE = "near_duplicates_sha256"

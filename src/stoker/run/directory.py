@@ -24,10 +24,13 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from stoker.commit import UNABLE, open_at_end, write_bytes, write_json
-from stoker.errors import BadRequest, StokerError
+from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.recipe.changes import Change, changes, refuse_unwanted
 from stoker.recipe.recipe import Recipe
 from stoker.run.events import Event, is_event
+
+FORMAT = 1
+"""Of a run directory. Absent from run.json: 1."""
 
 
 class Described(Protocol):
@@ -60,13 +63,20 @@ class Run:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the run was started with."""
+        """What the run was started with. Raises BadRequest where there is no run or a newer version
+        wrote it, StokerError where run.json is damaged."""
+        file = self.path / "run.json"
         try:
-            record: dict[str, Any] = json.loads((self.path / "run.json").read_bytes())
+            record: dict[str, Any] = json.loads(file.read_bytes())
         except (FileNotFoundError, NotADirectoryError) as error:
             raise BadRequest(f"{self.path} is not a run (no run.json)") from error
         except ValueError as error:
-            raise StokerError(f"{self.path / 'run.json'} is damaged: {error}") from error
+            raise StokerError(f"{file} is damaged: {error}") from error
+        if not isinstance(record, dict):
+            raise StokerError(f"{file} is damaged: not a record of a run")
+        number = record.get("format", 1)
+        if not is_readable(self.path, number, FORMAT):
+            raise StokerError(f"{file} is damaged: its format is {number!r}")
         return record
 
     @property

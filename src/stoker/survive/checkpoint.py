@@ -25,9 +25,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from stoker.commit import sha256_file, sha256_of, sync, write_bytes, write_json
-from stoker.errors import StokerError
+from stoker.errors import StokerError, is_readable
 from stoker.faults import reach
 
+FORMAT = 1
+"""Of a checkpoint. Absent from manifest.json: 1."""
 MARKER = "COMMITTED"
 FILES = ("weights.safetensors", "ema.safetensors", "state.pt")
 PIECE = 1 << 18
@@ -81,7 +83,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> int:
         sync(folder / name)
         reach(f"{name}:synced")
         listed[name] = {"bytes": len(data), "sha256": sha256_of(data)}
-    write_json(folder / "manifest.json", {**snapshot.facts, "files": listed})
+    write_json(folder / "manifest.json", {**snapshot.facts, "format": FORMAT, "files": listed})
     write_bytes(folder / MARKER, sha256_file(folder / "manifest.json").encode())
     sync(folder.parent)
     return sum(len(data) for data in files.values())
@@ -97,12 +99,15 @@ def write_pieces(path: Path, data: bytes) -> None:
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint whose marker and file sizes are true; None for any other."""
+    """The manifest of a checkpoint whose marker and file sizes are true; None for any other. Raises
+    NewerFormat where a newer version wrote it."""
     try:
         text = (folder / "manifest.json").read_bytes()
         if (folder / MARKER).read_text() != sha256_of(text):
             return None
         manifest: dict[str, Any] = json.loads(text)
+        if not is_readable(folder, manifest.get("format", 1), FORMAT):
+            return None
         for name, listed in manifest["files"].items():
             # Only our own names: a manifest from elsewhere must not lead out of its folder.
             if name not in FILES or (folder / name).stat().st_size != listed["bytes"]:
@@ -115,7 +120,8 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
 
 
 def read_checkpoint(folder: Path) -> Snapshot:
-    """Read a checkpoint back, every hash checked."""
+    """Read a checkpoint back, every hash checked. Raises NewerFormat where a newer version wrote
+    it, StokerError where it is incomplete or damaged."""
     manifest = manifest_of(folder)
     if manifest is None:
         raise StokerError(f"{folder} is not a complete checkpoint")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.commit import write_bytes
-from stoker.errors import StokerError
+from stoker.errors import NewerFormat, StokerError
 from stoker.faults import reach
 from stoker.survive.checkpoint import (
     MARKER,
@@ -92,11 +92,14 @@ class Checkpoints:
         return name if NAME.fullmatch(name) else None
 
     def newest(self) -> tuple[Snapshot | None, list[str]]:
-        """The newest checkpoint that reads back whole, and the names of newer ones that do not."""
+        """The newest checkpoint that reads back whole, and the names of newer ones that do not.
+        Raises NewerFormat where one of those was written by a newer version: it is not torn."""
         torn: list[str] = []
         for name in self.names():
             try:
                 return read_checkpoint(self.folder / name), torn
+            except NewerFormat:
+                raise
             except StokerError:
                 torn.append(name)
             except OSError as error:
@@ -105,6 +108,12 @@ class Checkpoints:
                     "to go on from the checkpoint before"
                 ) from error
         return None, torn
+
+    def refuse_newer(self) -> None:
+        """Raise NewerFormat where `newest` would. Manifests alone are read, so that every rank can
+        refuse before an attempt begins."""
+        with suppress(OSError):  # `newest` names the folder that cannot be read
+            next((name for name in self.names() if manifest_of(self.folder / name)), None)
 
     def recover(self) -> tuple[Snapshot | None, list[str]]:
         """The same, for the process that will save: torn folders are set aside, and pointers that
@@ -219,10 +228,11 @@ class Checkpoints:
             reach("prune:folder")
 
     def _manifest(self, name: str) -> dict[str, Any] | None:
-        """The manifest of a checkpoint; nothing is in it where it cannot be read just now."""
+        """The manifest of a checkpoint; nothing is in it where it cannot be read just now, or only
+        by a newer version."""
         try:
             return manifest_of(self.folder / name)
-        except OSError:
+        except (OSError, NewerFormat):
             return {}
 
     def _unwanted(self, keep: int) -> Iterator[str]:

@@ -179,12 +179,14 @@ class TestRefusing:
         with pytest.raises(StokerError, match=r"dataset\.json.*pack"):
             Dataset(damaged)
 
-    @pytest.mark.parametrize("number", [2, None])
-    def test_a_format_of_the_future_is_named_with_the_next_command(
-        self, damaged: Path, number: object
-    ) -> None:
-        describe(damaged, format=number)
-        with pytest.raises(StokerError, match=rf"format {number}.*pack"):
+    def test_a_format_of_the_future_is_named_with_what_to_do(self, damaged: Path) -> None:
+        describe(damaged, format=2)
+        with pytest.raises(BadRequest, match=r"has format 2, .* reads format 1: use a newer"):
+            Dataset(damaged)
+
+    def test_a_description_without_a_format_is_damaged(self, damaged: Path) -> None:
+        describe(damaged, format=None)
+        with pytest.raises(StokerError, match=r"dataset\.json is damaged .*pack"):
             Dataset(damaged)
 
     def test_a_description_that_was_changed_is_named_with_the_next_command(

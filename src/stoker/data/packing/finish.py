@@ -21,11 +21,9 @@ from stoker.data.images.encode import Storage
 from stoker.data.packing.duplicates import near_duplicates
 from stoker.data.packing.report import describe
 from stoker.data.packing.shard import part_facts
-from stoker.data.seal import ALIKE, COMES_WITH_IT, sealed
+from stoker.data.seal import ALIKE, COMES_WITH_IT, FORMAT, sealed
 from stoker.data.sources.layout import Listing
 from stoker.errors import BadRequest
-
-FORMAT = 1
 
 
 def digest_of(*parts: Any) -> str:

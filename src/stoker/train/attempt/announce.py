@@ -16,7 +16,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved
 from stoker.recipe.schedule import Timeline
 from stoker.recipe.summary import derived_line, warnings
-from stoker.run.directory import Run
+from stoker.run.directory import FORMAT, Run
 from stoker.survive.rehearsal import Rehearsed
 from stoker.survive.spot import PROVIDERS, provider_here
 from stoker.train.attempt.loop import Loop
@@ -30,6 +30,7 @@ AGREED = {HARMLESS: "", CONSENT: ", as agreed, from here on"}
 def record_of(resolved: Resolved, dataset: Dataset, lanes: int) -> dict[str, Any]:
     """What run.json says: enough to go on with the run on another machine."""
     return {
+        "format": FORMAT,
         "recipe": resolved.name,
         "digest": resolved.recipe.digest(),
         "values": resolved.recipe.values(),

@@ -72,6 +72,7 @@ def train(
             run.create(record_of(resolved, dataset, prepared.lanes), show_config(resolved))
         ranks.meet()
         changed = run.compare(recipe, dataset, allowed)
+        Checkpoints(run.path).refuse_newer()
         if needs_record(changed):
             refuse_without_batches(run, recipe, len(prepared.split))
         limit_time(recipe, stop)
