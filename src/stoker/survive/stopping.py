@@ -25,6 +25,8 @@ from stoker.host.signals import STOP_SIGNALS, hear_stop_signals
 
 UNCHANGED = "nothing was changed: the same command starts again"
 """The outcome of stopping what only reads."""
+HEARD_S = 0.1
+"""How long the main thread may take to hear a signal before it is sent there once more."""
 AGAIN_S = 0.5
 """After how long a wish that should have been heard is said again."""
 
@@ -43,6 +45,7 @@ class StopRequest:
         self._elastic = ELASTIC in os.environ
         self._for_good = False
         self._before: dict[signal.Signals, Any] = {}
+        self._writer = -1
         self._calling = threading.Lock()
         self._at_once = False
         self._reminded = False
@@ -107,15 +110,35 @@ class StopRequest:
         """Take the stop signals of this process."""
         for number in STOP_SIGNALS:
             self._before[number] = signal.signal(number, self._caught)
+        reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        threading.Thread(
+            target=self._wake_main_thread, args=(reader,), name="stoker-signals", daemon=True
+        ).start()
         hear_stop_signals()
 
     def release(self) -> None:
         """Give the signals back to whoever had them."""
         # Nobody may be about to send a signal that we no longer catch.
         with self._calling:
+            if not self._before:
+                return
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             self._before = {}
+            signal.set_wakeup_fd(-1)
+            os.close(self._writer)
+
+    def _wake_main_thread(self, reader: int) -> None:
+        """Send a signal once more, to the main thread, where it was not heard. The kernel may give
+        a signal to any thread, and a main thread that waits for a lock sleeps on."""
+        with os.fdopen(reader, "rb", buffering=0) as signals:
+            while number := signals.read(1):
+                time.sleep(HEARD_S)
+                heard = self.reason is not None
+                if not heard and signal.getsignal(number[0]) == self._caught:
+                    signal.pthread_kill(threading.main_thread().ident or 0, number[0])
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         if self._elastic and number == signal.SIGTERM:

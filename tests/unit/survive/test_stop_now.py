@@ -126,7 +126,7 @@ class TestAfterwards:
         wish = StopRequest()
         with wish.at_once():
             pass
-        thread = threading.Thread(target=wish.wish, args=("spot notice",))
+        thread = threading.Thread(target=wish.request, args=("spot notice",))
         thread.start()
         thread.join()
         assert wish.reason == "spot notice"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from types import FrameType
 
 import pytest
 
 from stoker.host.signals import STOP_SIGNALS as SIGNALS
-from stoker.survive.stopping import StopRequest
+from stoker.survive.stopping import StopNow, StopRequest, listening
 from waiting import until
 
 NAMES = ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]
@@ -109,3 +110,23 @@ def test_a_wish_from_elsewhere_is_for_good(monkeypatch: pytest.MonkeyPatch) -> N
     wish = StopRequest()
     wish.request("the price went up")
     assert not wish.aside
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_another_thread_receives_is_heard(number: signal.Signals) -> None:
+    """The kernel gives a signal to any thread; the main one may sleep in a lock without an end."""
+    lock = threading.Lock()
+    lock.acquire()
+
+    def receive() -> None:
+        time.sleep(0.3)  # until the main thread sleeps; a signal that comes before is heard anyway
+        signal.pthread_kill(threading.get_ident(), number)
+
+    with listening() as stop:
+        thread = threading.Thread(target=receive)
+        with pytest.raises(StopNow), stop.at_once():
+            thread.start()
+            lock.acquire()
+        thread.join()
+    assert stop.reason == number.name
