@@ -1,5 +1,21 @@
+"""Options and rules for all tests.
+
+    --whole             every case of every table, not a share (see shares.py)
+    --failures FILE     write the failed tests there: those that may be run once more, alone, and
+                        those that may not
+
+A test on a shared machine may fail because a neighbour had the cores. Such a test is run once more
+by `.ci/stage.py`. What asserts something exact (bits, samples, exit codes) is marked `exact` and is
+never run again, unless it failed for want of time.
+"""
+
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine may stop for seconds in the middle of an example: that says nothing about it.
@@ -7,3 +23,55 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+WANT_OF_TIME = ("Missed", "TookTooLong", "TimedOut", "TimeoutExpired")
+"""Exceptions that say how long something took, and nothing else."""
+RETRY = "may be run again"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="every case, not a share of them")
+    parser.addoption("--failures", metavar="FILE", help="write the failed tests to this file")
+
+
+@pytest.fixture(scope="session")
+def whole(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--whole"))
+
+
+def wants_time(error: BaseException | None) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {*WANT_OF_TIME}) or "Timeout >" in str(error)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[pytest.TestReport]:
+    report: pytest.TestReport = yield
+    if report.failed and call.excinfo is not None:
+        exact = item.get_closest_marker("exact") is not None
+        report.user_properties.append((RETRY, not exact or wants_time(call.excinfo.value)))
+    return report  # type: ignore[return-value]
+
+
+class Failures:
+    """Gathers the failed tests of all workers."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._failed: dict[str, bool] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            again = dict(report.user_properties).get(RETRY, True)
+            self._failed[report.nodeid] = bool(again) and self._failed.get(report.nodeid, True)
+
+    def pytest_sessionfinish(self) -> None:
+        self._path.write_text(json.dumps(self._failed))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--failures")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Failures(Path(path)))

@@ -6,13 +6,18 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-Said = TypeVar("Said")
+Value = TypeVar("Value")
 
 
-def until(happened: Callable[[], Said], within_s: float = 60) -> Said:
-    """What `happened` says as soon as it is true."""
+class TimedOut(AssertionError):
+    """What a test waited for did not happen in time."""
+
+
+def until(condition: Callable[[], Value], within_s: float = 60) -> Value:
+    """The value of a condition as soon as it is true; raises TimedOut."""
     give_up = time.monotonic() + within_s
-    while not (said := happened()):
-        assert time.monotonic() < give_up, f"did not happen within {within_s:g} s"
+    while not (value := condition()):
+        if time.monotonic() > give_up:
+            raise TimedOut(f"did not happen within {within_s:g} s")
         time.sleep(0.005)
-    return said
+    return value

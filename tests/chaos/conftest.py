@@ -13,20 +13,11 @@ from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="every cell, not a share of them")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is repeated until it is right may take long on a busy machine; an attempt may not."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(1800))
-
-
-@pytest.fixture(scope="session")
-def whole(request: pytest.FixtureRequest) -> bool:
-    return bool(request.config.getoption("--whole"))
 
 
 class Tables:

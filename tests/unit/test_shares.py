@@ -1,0 +1,31 @@
+"""A share of a table of cases: small, different for each commit, and all of it after some."""
+
+from __future__ import annotations
+
+import pytest
+
+from shares import ROTATION, share
+
+CASES = [f"case {number}" for number in range(103)]
+
+
+def test_every_case_comes_once_in_as_many_rotations_as_there_are_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = []
+    for number in range(1000, 1010):
+        monkeypatch.setenv(ROTATION, str(number))
+        part = share("kills", CASES, 10)
+        assert len(part) in (10, 11)
+        assert part == sorted(part, key=CASES.index)
+        taken += part
+    assert sorted(taken) == sorted(CASES)
+
+
+def test_the_whole_is_everything_in_order() -> None:
+    assert share("kills", CASES, 10, whole=True) == CASES
+
+
+def test_the_share_is_the_same_for_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ROTATION, "5")
+    assert share("kills", CASES, 4) == share("kills", CASES, 4) != share("signals", CASES, 4)
