@@ -1,29 +1,30 @@
 """Recorded runs of the rows of chaos/verdicts.toml: the events of all ranks, to be judged again.
 
     data/verdict_recordings/recordings.toml            one entry a run
-    data/verdict_recordings/slow-disk/1.jsonl.gz       its events, one a line, with their rank
+    data/verdict_recordings/slow-disk/1.jsonl.xz       its events, one a line, with their rank
 
 An entry has `row`, `file`, `date`, `commit` (of the code that ran), `without_s` (the step time
 that was measured without the fault), `others` (cores that other processes used during the run, and
-that the hypervisor gave to others; absent where that was not measured) and, where a neighbour
-spoilt the run, `disturbed = true` with its `reason`. Every run that was made is kept, right or
-wrong. chaos/record_verdicts.py writes them.
+that the hypervisor gave to others; absent where that was not measured). An entry whose verdict is
+wrong has a `reason`, and `disturbed = true` where that is a busy neighbour. Every run that was made
+is kept, right or wrong. chaos/record_verdicts.py writes them; reasons are added by hand.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stoker.measure.facts import Facts
 from stoker.measure.gathering import Gathered
 from stoker.run import Event, Run
-from verdict_rows import Choice
+from verdict_rows import Choice, Row, with_fault, without_fault
 
 FOLDER = Path(__file__).parent / "data" / "verdict_recordings"
 MACHINE = "2 shared x86-64 cores, no GPU"
@@ -62,7 +63,7 @@ class Recording:
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """The rank and the event of each line."""
-        with gzip.open(FOLDER / self.file, "rt", encoding="utf-8") as lines:
+        with lzma.open(FOLDER / self.file, "rt", encoding="utf-8") as lines:
             for line in lines:
                 event = json.loads(line)
                 yield event.pop("rank"), event
@@ -79,7 +80,9 @@ class Recording:
         if self.others is not None:
             lines.append(f"others = {self.others:.2f}")
         if self.disturbed:
-            lines += ["disturbed = true", f"reason = {json.dumps(self.reason)}"]
+            lines.append("disturbed = true")
+        if self.reason:
+            lines.append(f"reason = {json.dumps(self.reason)}")
         return "\n".join(lines) + "\n"
 
 
@@ -89,6 +92,20 @@ def facts_of_events(events: Iterable[tuple[int, Event]], choice: Choice) -> Fact
     for rank, event in events:
         gathered.add(rank, event)
     return gathered.facts()
+
+
+def neighbour_share(row: Row, events: list[tuple[int, Event]]) -> float:
+    """The largest share of the time that a busy neighbour took, of what the events tell: the
+    training thread waited for a core, the hypervisor gave the core away, or the thread was off the
+    CPU in the backward pass, where no row but the one of the lock makes it wait."""
+    probes = [event for _, event in events if event["kind"] == "probe"]
+    shares = [probe["main"].get("delay", 0.0) for probe in probes]
+    shares += [probe["cpu"].get("steal", 0.0) for probe in probes]
+    for choice in (with_fault, without_fault):
+        facts = facts_of_events(events, partial(choice, row))
+        for rank in facts.ranks if facts and "lock" not in row.name else ():
+            shares.append(1 - rank.on_cpu["backward"] / rank.parts["backward"])
+    return max(shares)
 
 
 def recordings(folder: Path = FOLDER) -> list[Recording]:
@@ -138,7 +155,7 @@ def write_events(run: Run, path: Path) -> None:
     events = ((rank, e) for rank in run.ranks(1) for e in run.attempt_events(1, rank))
     lines = (json.dumps(event, separators=(",", ":")) + "\n" for event in compact(events))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress("".join(lines).encode(), 9, mtime=0))
+    path.write_bytes(lzma.compress("".join(lines).encode(), preset=9))
 
 
 def append(recording: Recording, folder: Path = FOLDER) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ from verdict_recordings import FOLDER, Recording, append, recordings, slug, writ
 from verdict_rows import IMAGES, ROWS, Row
 
 TICKS = os.sysconf("SC_CLK_TCK")
-CALM_S, CALM_CORES, CALM_TRIES = 1.0, 0.15, 15
+CALM_S, CALM_CORES, CALM_TRIES = 1.0, 0.15, 3
 """A run begins once others have used less than so many cores for so long, or after some tries."""
 
 
@@ -74,7 +75,7 @@ def record(bench: Bench, row: Row, cluster: Cluster | None) -> None:
     others = max(others_s / (time.monotonic() - began), 0.0)
     outcome = bench.judged(row, run)
     number = 1 + sum(recording.row == row.name for recording in recordings())
-    file = f"{slug(row.name)}/{number}.jsonl.gz"
+    file = f"{slug(row.name)}/{number}.jsonl.xz"
     write_events(run, FOLDER / file)
     today = date.today().isoformat()
     truth_s = float(f"{outcome.truth_s:.6g}")
@@ -90,6 +91,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--row", action="append", help="only rows of these names, in this order")
     options = parser.parse_args()
+    # Stopped from outside, it still removes the machines that it made.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     by_name = {row.name: row for row in ROWS}
     rows = [by_name[name] for name in options.row or by_name]
     cluster = Cluster(2) if any(row.rate for row in rows) else None
