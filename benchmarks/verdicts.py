@@ -17,11 +17,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from chaos.test_verdicts import IMAGES, ROWS, Bench, Row
+from chaos.test_verdicts import Bench
 from chaos.trainers import Trainers
 from integration.namespaces import Cluster, missing
 from samples import image_folder
 from stoker.data.packing.pack import pack
+from verdict_rows import IMAGES, ROWS, Row
 
 EVALUATING = {"fault": "stall", "at": "evaluation", "again": True, "seconds": 2.0}
 MORE = [

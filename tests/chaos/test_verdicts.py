@@ -1,18 +1,19 @@
-"""What holds a run up is named, and what it would take without it foretold: every row of
-verdicts.toml.
+"""Live runs of every row of verdicts.toml: the verdict names the fault, and predicts the step time
+without it.
 
-    pytest tests/chaos/test_verdicts.py            until it is right, five times at most
-    pytest tests/chaos/test_verdicts.py --whole    twenty times each, at most one wrong
+    pytest tests/chaos/test_verdicts.py            one run a row, and a second where it is wrong
+    pytest tests/chaos/test_verdicts.py --whole    twenty runs a row, at most one wrong
+
+The rules themselves are tested on recorded runs, without the noise of a shared machine:
+unit/measure/test_verdict_recordings.py.
 """
 
 from __future__ import annotations
 
 import os
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -27,75 +28,30 @@ from samples import image_folder
 from stoker.data.packing.pack import pack
 from stoker.errors import INTERRUPTED
 from stoker.measure.facts_from_events import facts_of_run
-from stoker.measure.verdict import Verdict, judge
 from stoker.run.directory import Run
-
-FLAGS = (
-    "--model resnet9_w16 --image-size 48 --batch-size 16 --checkpoint-interval 600 "
-    "--eval-every 100 --no-rehearse --spot-notice off"
+from verdict_rows import (
+    FLAGS,
+    IMAGES,
+    ROWS,
+    RUNS,
+    WITHIN,
+    WRONG,
+    Outcome,
+    Row,
+    batch_of,
+    outcome_of,
 )
-WITHIN = 0.15
-"""How far off a foretold step may be."""
-RUNS, WRONG, TRIES = 20, 1, 5
+
+TRIES = 2
+"""Runs of a row where not all are wanted."""
 RUN_S, CALM_S = 240, 45
 """What a run may take, and how long to wait for cores that nobody else uses before the next."""
-IMAGES = 800
 EPOCHS = 2
 """Of a run whose batches change from epoch to epoch."""
 
 
-@dataclass(frozen=True)
-class Row:
-    name: str
-    limit: str
-    faults: list[dict[str, Any]]
-    flags: str = ""
-    every: int = 0
-    until: int = 0
-    settled: int = 5
-    steps: int = 84
-    ranks: int = 1
-    cores: int = 1
-    threads: int = 0
-    rate: str = ""
-    larger: int = 0
-    says: list[str] = field(default_factory=list)
-
-
-ROWS = [
-    Row(**row)
-    for row in tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text())["row"]
-]
-
-
 class NotJudged(Exception):
     """A run that was too slow to say anything about."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One run: what was said, and how long a step took once the fault was gone."""
-
-    verdict: Verdict
-    truth_s: float
-
-    @property
-    def off(self) -> float | None:
-        """How far the foretold step is from the truth."""
-        foretold = self.verdict.without_s
-        return None if foretold is None else foretold / self.truth_s - 1
-
-    @property
-    def is_close(self) -> bool:
-        return self.off is None or abs(self.off) <= WITHIN
-
-    def names(self, row: Row) -> bool:
-        """Whether the limit is named, with the words that prove it."""
-        told = f"{self.verdict.words}: {self.verdict.evidence}"
-        return self.verdict.limit == row.limit and all(words in told for words in row.says)
-
-    def is_right(self, row: Row) -> bool:
-        return self.names(row) and self.is_close
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +72,6 @@ def cluster() -> Iterator[Cluster]:
         made.remove()
 
 
-def batch_of(row: Row) -> int:
-    flags = f"{FLAGS} {row.flags}".split()
-    return int(flags[len(flags) - flags[::-1].index("--batch-size")])
-
-
 def words(packed: Path, run: Path, row: Row) -> list[str]:
     """The command: as many epochs as the steps need; where the batch changes, an epoch each."""
     flags = f"{FLAGS} {row.flags}".split()
@@ -133,13 +84,6 @@ def words(packed: Path, run: Path, row: Row) -> list[str]:
         recipe.write_text("".join(phases.format(n, sizes[n % 2]) for n in range(EPOCHS)))
         flags += ["--epochs", str(EPOCHS), "--recipe", str(recipe)]
     return ["train", str(packed), "--run", str(run), *flags]
-
-
-def epoch_of(row: Row, step: int) -> int:
-    """Of a run whose batches are larger in every other epoch."""
-    small = IMAGES // batch_of(row)
-    epochs, rest = divmod(step, small + small // row.larger)
-    return 2 * epochs + (rest >= small)
 
 
 class Bench:
@@ -187,49 +131,36 @@ class Bench:
             return None
 
     def outcome(self, row: Row, cluster: Callable[[], Cluster]) -> Outcome:
-        if row.rate:
-            machines = cluster().machines
+        """The outcome of a new run; raises NotJudged where there is none."""
+        return self.judged(row, self.run(row, cluster))
+
+    def run(self, row: Row, cluster: Callable[[], Cluster]) -> Run:
+        """A new run, on two machines where the row limits the link between them."""
+        if not row.rate:
+            return self.train(row)
+        machines = cluster().machines
+        for machine in machines:
+            machine.rate(row.rate)
+
+        def free_at_its_step(run: Run) -> None:
+            wait_for_step(run, row.until)
             for machine in machines:
-                machine.rate(row.rate)
+                machine.rate(None)
 
-            def free_at_its_step(run: Run) -> None:
-                wait_for_step(run, row.until)
-                for machine in machines:
-                    machine.rate(None)
+        spaces = [machine.space for machine in machines]
+        where = {"spaces": spaces, "address": machines[0].address}
+        return self.train(row, where=where, meanwhile=free_at_its_step)
 
-            spaces = [machine.space for machine in machines]
-            where = {"spaces": spaces, "address": machines[0].address}
-            run = self.train(row, where=where, meanwhile=free_at_its_step)
-        else:
-            run = self.train(row)
-        verdict = judge(facts_of_run(run, 1, partial(with_fault, row)))
-        after = facts_of_run(run, 1, partial(without_fault, row))
-        if verdict is None or after is None:
+    def judged(self, row: Row, run: Run) -> Outcome:
+        outcome = outcome_of(row, partial(facts_of_run, run, 1))
+        if outcome is None:
             raise NotJudged("no steps to judge")
-        found = Outcome(verdict, after.step_s / (row.larger or 1))
+        verdict = outcome.verdict
         print(
-            f"{row.name}: {verdict.limit}, {verdict.step_s:.4f} s; foretold {verdict.without_s}, "
-            f"then {found.truth_s:.4f} s"
+            f"{row.name}: {verdict.limit}, {verdict.step_s:.4f} s; "
+            f"predicted {verdict.without_s}, measured {outcome.truth_s:.4f} s"
         )
-        return found
-
-
-def with_fault(row: Row, step: int) -> bool:
-    """Whether a step is under the fault, and feels it in full."""
-    if row.larger:
-        return epoch_of(row, step) % 2 == 0
-    if row.every:
-        return (step // row.every) % 2 == 0 and step % row.every >= row.settled
-    return not row.until or step < row.until
-
-
-def without_fault(row: Row, step: int) -> bool:
-    """Whether a step has forgotten the fault; where there is none, all have."""
-    if row.larger:
-        return epoch_of(row, step) % 2 == 1
-    if row.every:
-        return (step // row.every) % 2 == 1 and step % row.every >= row.settled
-    return step >= row.until + row.settled
+        return outcome
 
 
 def wait_for_step(run: Run, step: int) -> None:
@@ -290,37 +221,38 @@ def test_row(
 ) -> None:
     bench = Bench(trainers, packed, tmp_path)
     machines = partial(request.getfixturevalue, "cluster")
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     right = False
     for number in range(RUNS if whole else TRIES):
         if number and not whole:
             cores.wait_for_calm()
         outcome = bench.try_once(row, machines)
         if outcome is not None:
-            found.append(outcome)
+            outcomes.append(outcome)
             right = outcome.is_right(row)
             if right and not whole:
                 break
-    assert found, "no run could be judged"
-    tables.say(summary(row, found))
+    assert outcomes, "no run could be judged"
+    tables.say(summary(row, outcomes))
     if not whole:
-        # Neighbours on shared cores spoil a run now and then; a rule that is wrong, all of them.
-        assert right, [outcome.verdict for outcome in found]
+        # Neighbours on shared cores spoil a run now and then; a wrong rule spoils all of them.
+        assert right, [outcome.verdict for outcome in outcomes]
         return
-    named = [outcome for outcome in found if outcome.names(row)]
-    assert RUNS - len(named) <= WRONG, [outcome.verdict for outcome in found]
+    named = [outcome for outcome in outcomes if outcome.names(row)]
+    assert RUNS - len(named) <= WRONG, [outcome.verdict for outcome in outcomes]
     close = [outcome for outcome in named if outcome.is_close]
-    assert RUNS - len(close) <= WRONG, [outcome.off for outcome in found]
+    assert RUNS - len(close) <= WRONG, [outcome.error for outcome in outcomes]
 
 
-def summary(row: Row, found: list[Outcome]) -> str:
-    named = dict(Counter(outcome.verdict.limit for outcome in found))
-    step = median(outcome.verdict.step_s for outcome in found) * 1000
-    truth = median(outcome.truth_s for outcome in found) * 1000
-    offs = sorted(outcome.off for outcome in found if outcome.off is not None)
-    said = f"{row.name:<26}{named!s:<26} a step {step:6.1f} ms, without {truth:6.1f} ms"
-    if not offs:
-        return said
-    close = sum(outcome.is_close for outcome in found)
-    spread = f"foretold {offs[0]:+.0%} to {offs[-1]:+.0%}, median {median(offs):+.1%}"
-    return f"{said}, {spread}, {close} of {len(found)} within {WITHIN:.0%}"
+def summary(row: Row, outcomes: list[Outcome]) -> str:
+    """A line of the table: the limits that were named, step times, and errors of predictions."""
+    limits = dict(Counter(outcome.verdict.limit for outcome in outcomes))
+    step = median(outcome.verdict.step_s for outcome in outcomes) * 1000
+    truth = median(outcome.truth_s for outcome in outcomes) * 1000
+    errors = sorted(outcome.error for outcome in outcomes if outcome.error is not None)
+    line = f"{row.name:<26}{limits!s:<26} a step {step:6.1f} ms, without {truth:6.1f} ms"
+    if not errors:
+        return line
+    close = sum(outcome.is_close for outcome in outcomes)
+    spread = f"predicted {errors[0]:+.0%} to {errors[-1]:+.0%}, median {median(errors):+.1%}"
+    return f"{line}, {spread}, {close} of {len(outcomes)} within {WITHIN:.0%}"
