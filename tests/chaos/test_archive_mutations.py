@@ -9,12 +9,13 @@ from typing import Any
 from archive_mutations import mutated_archive
 from bounded import contents
 from every_crop import seen
+from shares import share
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
 from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
 
-SHARE, WHOLE = 1500, 10_000
+WHOLE, PARTS = 10_000, 15
 
 
 def outcome(seed: int, root: Path) -> str:
@@ -38,7 +39,7 @@ def outcome(seed: int, root: Path) -> str:
 
 def test_every_damaged_archive_has_an_outcome(tmp_path: Path, whole: bool, tables: Any) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(WHOLE if whole else SHARE):
+    for seed in share("archive mutations", range(WHOLE), PARTS, whole=whole):
         root = tmp_path / str(seed)
         root.mkdir()
         counts[outcome(seed, root)] += 1

@@ -1,4 +1,7 @@
-"""Every row of faults.toml: what happens, and what must come of it."""
+"""Every row of faults.toml: what happens, and what must come of it.
+
+A share of the rows runs here, another one with the next commit; `--whole` runs them all.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,14 @@ import pytest
 
 from chaos.recipes import PHASES, RECIPES, command, skip_without_compiler
 from chaos.trainers import Trainers, assert_bit_equal
+from shares import share
 from stoker.run.directory import Run
 from stoker.survive.remedies import Remedies
 from waiting import until
 
 EPOCHS = 16
+PARTS = 3
+pytestmark = pytest.mark.exact
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,12 @@ def undisturbed(
     return References(made)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "row" in metafunc.fixturenames:
+        rows = share("faults", ROWS, PARTS, whole=metafunc.config.getoption("--whole"))
+        metafunc.parametrize("row", rows, ids=lambda row: row.name)
+
+
 def test_row(
     trainers: Trainers,
     packed_sets: dict[str, Path],

@@ -1,7 +1,7 @@
 """SIGKILL at random moments, the same command each time: the result is the same to the bit.
 
-A share runs here; `pytest tests/chaos/test_kills.py --whole` makes 200 kills. The table at the end
-says what was killed where.
+A share of the recipes and of the moments runs here, another one with the next commit (shares.py).
+`--whole` makes 200 kills. The table at the end says what was killed where.
 """
 
 from __future__ import annotations
@@ -14,14 +14,22 @@ import pytest
 from chaos.conftest import Tables
 from chaos.recipes import RECIPES, command
 from chaos.trainers import Trainers, assert_bit_equal, random_kills
+from shares import rotation, share
 from stoker.run.directory import Run
 
 KILLS, KILLS_OF_THE_WHOLE = 6, 25
 """For each of the recipes, on 1 and on 2 ranks."""
+CELLS = [(recipe, ranks) for recipe in RECIPES for ranks in (1, 2)]
+PARTS = 3
+pytestmark = pytest.mark.exact
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("ranks", [1, 2])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "recipe" in metafunc.fixturenames:
+        whole = metafunc.config.getoption("--whole")
+        metafunc.parametrize(("recipe", "ranks"), share("kills", CELLS, PARTS, whole=whole))
+
+
 def test_kills_leave_no_trace(
     trainers: Trainers,
     packed_sets: dict[str, Path],
@@ -39,7 +47,9 @@ def test_kills_leave_no_trace(
 
     argv = command(packed_sets, killed.path, recipe, epochs=epochs)
     deaths: Counter[str] = Counter()
-    for number, kill in enumerate(random_kills(3 * kills, seed=97 * ranks + len(recipe))):
+    for number, kill in enumerate(
+        random_kills(3 * kills, seed=97 * ranks + len(recipe) + (0 if whole else rotation()))
+    ):
         codes = trainers.train(
             argv, tmp_path / "killed.log", ranks=ranks, **kill.arguments(rank=number % ranks)
         )

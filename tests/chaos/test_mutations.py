@@ -1,4 +1,7 @@
-"""Ten thousand damaged files: each is accepted and then decodes, or is rejected with a reason."""
+"""Ten thousand damaged files: each is accepted and then decodes, or is rejected with a reason.
+
+A quarter of them is made here, another one with the next commit; `--whole` makes them all.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from bounded import Ended, contents, stoker
 from every_crop import seen
 from mutations import SOURCES, mutated
 from samples import picture
+from shares import share
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
 
@@ -48,7 +52,13 @@ class Batch:
         return pq.read_table(self.out / "rejected.parquet").to_pylist()
 
 
-@pytest.fixture(scope="module", params=range(BATCHES))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    whole = metafunc.config.getoption("--whole")
+    batches = share("mutations", range(BATCHES), BATCHES, whole=whole)
+    metafunc.parametrize("batch", batches, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def batch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Batch:
     root = tmp_path_factory.mktemp("mutations")
     for split in ("train", "val"):

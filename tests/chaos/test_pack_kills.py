@@ -22,11 +22,14 @@ import pytest
 
 from packing import as_folder, as_tar, as_zip, contents, run_pack, start_pack
 from samples import picture
+from shares import share
 from stoker.data.dataset import Dataset
 from stoker.data.packing.pack import pack
 from waiting import until
 
 KILLS = 10
+PARTS = 2
+pytestmark = pytest.mark.exact
 ROUNDS = 5
 """A pack may be done before a busy machine lets us look: then another one is killed."""
 LONGEST_S = 300
@@ -96,7 +99,12 @@ def kill(process: subprocess.Popen[str]) -> bool:
     return at_work
 
 
-@pytest.mark.parametrize("kind", MAKE)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" in metafunc.fixturenames:
+        kinds = share("packs", list(MAKE), PARTS, whole=metafunc.config.getoption("--whole"))
+        metafunc.parametrize("kind", kinds)
+
+
 def test_ten_kills_and_the_same_bytes(
     kind: str, listed: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:

@@ -10,12 +10,15 @@ import pytest
 from chaos.conftest import Tables
 from chaos.recipes import command
 from chaos.trainers import SAVE_STAGES, Trainers, assert_bit_equal
+from shares import share
 from stoker.run.directory import Run
 from stoker.survive.checkpoint import manifest_of
 from stoker.survive.checkpoints import Checkpoints
 
 RECIPE = "raw, adamw, ema, one-cycle"
 STAGES = (*SAVE_STAGES, "ema.safetensors:piece", "ema.safetensors:synced")
+PARTS = 3
+pytestmark = pytest.mark.exact
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,14 @@ def resume(trainers: Trainers, argv: list[str], run: Run, log: Path) -> tuple[in
     return start["step"], start["torn"]
 
 
-@pytest.mark.parametrize("stage", STAGES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    whole = metafunc.config.getoption("--whole")
+    if "stage" in metafunc.fixturenames:
+        metafunc.parametrize("stage", share("save stages", STAGES, PARTS, whole=whole))
+    if "damage" in metafunc.fixturenames:
+        metafunc.parametrize("damage", share("damage", list(DAMAGE), PARTS, whole=whole))
+
+
 def test_a_kill_at_any_stage_is_resumed_from_the_newest_whole_one(
     trainers: Trainers,
     packed_sets: dict[str, Path],
@@ -78,9 +88,8 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-@pytest.mark.parametrize("what", DAMAGE)
 def test_a_damaged_checkpoint_is_named_set_aside_and_gone_once_overtaken(
-    trainers: Trainers, packed_sets: dict[str, Path], tmp_path: Path, reference: Run, what: str
+    trainers: Trainers, packed_sets: dict[str, Path], tmp_path: Path, reference: Run, damage: str
 ) -> None:
     run, log = Run(tmp_path / "run"), tmp_path / "log"
     argv = command(packed_sets, run.path, RECIPE, epochs=16)
@@ -89,7 +98,7 @@ def test_a_damaged_checkpoint_is_named_set_aside_and_gone_once_overtaken(
     assert trainers.train(argv, log, faults=[kill]) == [-9]
     checkpoints = Checkpoints(run.path)
     newest, older = [n for n in checkpoints.names() if manifest_of(checkpoints.folder / n)][:2]
-    DAMAGE[what](checkpoints.folder / newest)
+    DAMAGE[damage](checkpoints.folder / newest)
     again = {"fault": "kill", "at": "starting"}
     stop_here = {"fault": "kill", "at": "forward"}
     assert trainers.train(argv, log, faults=[stop_here]) == [-9]

@@ -1,13 +1,12 @@
-"""Every wish to stop, in every phase, sent to every target: saved at that step, gone in time, code
-75, and the same command goes on to the same result.
+"""Every stop request, in every phase, sent to every target: saved at that step, gone in time, code
+75, and the same command resumes to the same result.
 
-A seeded share of the cells runs here; `pytest tests/chaos/test_signals.py --whole` runs them all.
+A share of the cells runs here, another one with the next commit. `--whole` runs them all.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from chaos.metadata import Metadata
 from chaos.recipes import command, skip_without_compiler
 from chaos.trainers import Trainers, assert_bit_equal
 from measured import held, measured
+from shares import share
 from stoker.errors import INTERRUPTED
 from stoker.run.directory import Run
 from stoker.survive.checkpoints import Checkpoints
@@ -44,13 +44,18 @@ PHASES = {
 """What a table calls a phase, and the place where it is held up."""
 TARGETS = ("one rank", "the other rank", "all ranks", "the process group")
 THREADS = (1, 2, 8)
+PARTS = 14
+"""Shares of the cells."""
+PACKING = [(request, workers) for request in (*SIGNALS, "notice") for workers in (1, 2)]
+PACKING_PARTS = 3
+pytestmark = pytest.mark.exact
 TRIES = 5
 """For what takes too long, as it may where neighbours have the cores. All else holds in each."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    wish: str
+    request: str
     phase: str
     target: str
     threads: int
@@ -69,20 +74,18 @@ def cells() -> list[Cell]:
 
 
 def chosen(whole: bool) -> list[Cell]:
-    """All of them, or a share that has each phase and each wish."""
-    every = cells()
-    if whole:
-        return every
-    draw = random.Random(5)
-    share = [draw.choice([c for c in every if c.phase == phase]) for phase in PHASES]
-    share += [draw.choice([c for c in every if c.wish == wish]) for wish in (*SIGNALS, "notice")]
-    return list(dict.fromkeys(share))
+    """All of them, or a share that rotates with the commit."""
+    return share("signals", cells(), PARTS, whole=whole)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cell" in metafunc.fixturenames:
         found = chosen(metafunc.config.getoption("--whole"))
         metafunc.parametrize("cell", found, ids=str)
+    if "workers" in metafunc.fixturenames:
+        whole = metafunc.config.getoption("--whole")
+        cases = share("signals to a pack", PACKING, PACKING_PARTS, whole=whole)
+        metafunc.parametrize(("stop_request", "workers"), cases)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +97,7 @@ def metadata() -> Iterator[Metadata]:
 
 def words(sets: dict[str, Path], run: Path, cell: Cell) -> list[str]:
     more = f"--threads {cell.threads} --grace {GRACE_S}"
-    if cell.wish == "notice":
+    if cell.request == "notice":
         more += " --spot-notice gcp"
     if cell.phase == "compile":
         more += " --compile"
@@ -102,10 +105,10 @@ def words(sets: dict[str, Path], run: Path, cell: Cell) -> list[str]:
 
 
 def send(cell: Cell, pids: list[int], metadata: Metadata) -> None:
-    if cell.wish == "notice":
+    if cell.request == "notice":
         metadata.notice(30)
         return
-    number = signal.Signals[cell.wish]
+    number = signal.Signals[cell.request]
     if cell.target == "the process group":
         os.killpg(pids[0], number)
     elif cell.target == "all ranks":
@@ -127,8 +130,8 @@ def reference(
 
 
 class Delivery:
-    """Sends a wish once its place is reached, and lets go of the place when the wish has come: so a
-    slow sender still finds the run there."""
+    """Sends a stop request once the run is held up at its place, and lets it go when the request has
+    come: so a slow sender still finds the run there."""
 
     def __init__(self, cell: Cell, metadata: Metadata, place: Path) -> None:
         self.cell, self.metadata = cell, metadata
@@ -145,18 +148,18 @@ class Delivery:
         until(self.mark.exists, within_s=300)
         self.sent_at = came_at = time.time()
         send(self.cell, pids, self.metadata)
-        if self.cell.wish == "notice":
+        if self.cell.request == "notice":
             came_at = until(lambda: self.metadata.told_at)
         self.till.touch()
         self.held_s = time.time() - came_at
 
     def took(self, ended_at: float) -> float:
-        """Seconds from the wish to the end, without those for which we held the run up."""
+        """Seconds from the request to the end, without those for which we held the run up."""
         return ended_at - self.sent_at - self.held_s
 
 
 @measured(TRIES)
-def test_a_wish_is_heard(
+def test_a_stop_request_is_heard(
     trainers: Trainers,
     packed_sets: dict[str, Path],
     tmp_path: Path,
@@ -171,12 +174,12 @@ def test_a_wish_is_heard(
     often = cell.phase not in ("starting", "compile", "evaluation", "save")
     run, log = Run(tmp_path / "run"), tmp_path / "log"
     argv = words(packed_sets, run.path, cell)
-    wish = Delivery(cell, metadata, tmp_path)
-    stall = wish.stall(PHASES[cell.phase], count=10 if often else 1)
+    delivery = Delivery(cell, metadata, tmp_path)
+    stall = delivery.stall(PHASES[cell.phase], count=10 if often else 1)
     codes = trainers.train(
-        argv, log, ranks=2, faults=[stall], variables=variables, meanwhile=wish, linger=True
+        argv, log, ranks=2, faults=[stall], variables=variables, meanwhile=delivery, linger=True
     )
-    took = wish.took(trainers.ended_at)
+    took = delivery.took(trainers.ended_at)
     assert codes == [INTERRUPTED] * 2, log.read_text()[-3000:]
     end = run.end()
     assert end is not None and end["outcome"] == "interrupted"
@@ -193,8 +196,6 @@ def test_a_wish_is_heard(
         assert_bit_equal(run, reference)
 
 
-@pytest.mark.parametrize("wish", [*SIGNALS, "notice"])
-@pytest.mark.parametrize("workers", [1, 2])
 @measured(TRIES)
 def test_packing_stops_and_goes_on(
     trainers: Trainers,
@@ -202,15 +203,15 @@ def test_packing_stops_and_goes_on(
     packed_sets: dict[str, Path],
     tmp_path: Path,
     metadata: Metadata,
-    wish: str,
+    stop_request: str,
     workers: int,
 ) -> None:
     variables = {ENDPOINT: metadata.url}
     out, log = tmp_path / "out", tmp_path / "log"
     argv = ["pack", str(photos), str(out), "--codec", "raw", "--shard-images", "50"]
     argv += ["--workers", str(workers), "--spot-notice", "gcp"]
-    stop = Delivery(Cell(wish, "pack", "one rank", 0), metadata, tmp_path)
-    # Nobody lets go: a wish is heard here at once, or never.
+    stop = Delivery(Cell(stop_request, "pack", "one rank", 0), metadata, tmp_path)
+    # Nobody lets go: a request is heard here at once, or never.
     stall = {**stop.stall("pack"), "till": ""}
     codes = trainers.train(argv, log, faults=[stall], variables=variables, meanwhile=stop)
     assert codes == [INTERRUPTED], log.read_text()

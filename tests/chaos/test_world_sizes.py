@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from chaos.recipes import command
 from chaos.trainers import Trainers
 from stoker.data.dataset import Dataset
@@ -13,6 +15,7 @@ from stoker.recipe.schedule import cuts
 from stoker.run.directory import Run
 
 WORLDS = (1, 2, 3, 2)
+pytestmark = pytest.mark.exact
 
 
 def samples_seen(run: Run, dataset: Dataset, seed: int = 0) -> Counter[tuple[int, int]]:
