@@ -130,8 +130,8 @@ def reference(
 
 
 class Delivery:
-    """Sends a stop request once the run is held up at its place, and lets it go when the request has
-    come: so a slow sender still finds the run there."""
+    """Sends a stop request once the run is held up at its place, and lets the run go when the
+    request has come: so a slow sender still finds the run there."""
 
     def __init__(self, cell: Cell, metadata: Metadata, place: Path) -> None:
         self.cell, self.metadata = cell, metadata

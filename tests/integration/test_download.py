@@ -19,7 +19,7 @@ import pytest
 import stoker
 from faulty_http import FaultyServer, body_of
 from measured import held, measured
-from stoker.data.packing.source import download
+from stoker.data.sources import download
 from stoker.data.sources.download import DownloadLimits, Fetched, back_off_s, fetch_all
 from waiting import until
 
