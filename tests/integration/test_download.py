@@ -373,7 +373,7 @@ class TestStopping:
     def test_ctrl_c_ends_the_process(self, server: FaultyServer) -> None:
         script = (
             "import sys\n"
-            "from stoker.data.packing.source.download import DownloadLimits, fetch_all\n"
+            "from stoker.data.sources.download import DownloadLimits, fetch_all\n"
             f"list(fetch_all([sys.argv[1]] * 40, {PATIENT}))\n"
         )
         command = [sys.executable, "-c", script, server.url("hang/1")]

@@ -141,7 +141,7 @@ def test_imports_go_down(path: Path) -> None:
         ("data/verify.py", "from stoker.survive.spot import Notice", "imports survive (floor 4)"),
         (
             "data/images/jpeg.py",
-            "from stoker.data.packing.source import layout",
+            "from stoker.data.sources import layout",
             "imports data.sources",
         ),
         ("data/loading/order.py", "from stoker.data.packing import pack", "imports data.packing"),

@@ -67,7 +67,7 @@ import json, os, time
 from types import SimpleNamespace
 import torch
 import stoker.train.process_group
-from stoker.train.model.build.build.build import ResNet9
+from stoker.train.model.build import ResNet9
 from stoker.train.process_group import Agreement, Ranks
 
 ranks = Ranks.join()

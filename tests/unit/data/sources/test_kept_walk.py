@@ -16,7 +16,7 @@ import pytest
 from packing import same_set
 from samples import image_folder
 from stoker.data.packing.pack import WALK_CACHE, pack
-from stoker.data.packing.source import folder as folder_module
+from stoker.data.sources import folder as folder_module
 from stoker.data.sources.folder import SETTLED_S, list_folder, remember, remembered, walk
 from stoker.errors import BadRequest
 
