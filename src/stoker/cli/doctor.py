@@ -112,14 +112,14 @@ class Visit:
         self.found: dict[str, Any] = {"recipe": self.recipe.values()}
 
     def run(self) -> dict[str, Any]:
-        from stoker.measure.environment import Neighbours
+        from stoker.measure.environment import OtherProcesses
         from stoker.train.process_group import Ranks
 
         self.ranks = Ranks.join()
         self.environment()
         # First, while the others wait for us: what it means is told once a step is known.
         self.network()
-        others = Neighbours()
+        others = OtherProcesses()
         self.storage()
         self.loader()
         self.compute()
@@ -132,7 +132,8 @@ class Visit:
         return self.found
 
     def environment(self) -> None:
-        from stoker.measure.environment import Needs, as_data, facts_here, oddities
+        from stoker.measure.environment import as_data, environment_here
+        from stoker.measure.findings import Needs, findings
         from stoker.train.trials.memory import checkpoint_bytes, parameters
 
         places = [("runs", Path("runs"))]
@@ -140,12 +141,12 @@ class Visit:
             places.append(
                 ("the set", self.dataset.path if self.dataset else Path(self.parsed.data))
             )
-        self.facts = facts_here(places)
+        self.facts = environment_here(places)
         self.parameters = parameters(self.recipe, self.classes)
         nodes = Nodes.parse(self.parsed.nodes).most if self.parsed.nodes else 1
         saved = checkpoint_bytes(self.recipe, self.parameters)
         stored = stored_bytes(self.dataset) if self.dataset else None
-        odd = oddities(self.facts, Needs(stored, saved, nodes))
+        odd = findings(self.facts, Needs(stored, saved, nodes))
         say("This machine")
         for line in (*self.show.environment(self.facts), *map(self.show.odd, odd)):
             say(line)

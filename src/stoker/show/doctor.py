@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stoker.measure.environment import Finding, Surroundings
+from stoker.measure.environment import Environment
+from stoker.measure.findings import Finding
 from stoker.measure.trials.forecast import Forecast
 from stoker.measure.trials.loading import LoadingSpeed
 from stoker.measure.trials.storage import DiskSpeed
@@ -32,7 +33,7 @@ def rate(name: str, images_per_s: float, words: str = "") -> str:
     return f"  {name:<22}{images_per_s:>9,.0f} images/s  {words}".rstrip()
 
 
-def environment(facts: Surroundings) -> list[str]:
+def environment(facts: Environment) -> list[str]:
     known = [f"{name} {number}" for name, number in facts.versions.items()]
     cores = plural(facts.cores, "core")
     if facts.machine_cores and facts.machine_cores != facts.cores:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from stoker.measure.environment import Finding, Gpu, Surroundings
+from stoker.measure.environment import Environment, Gpu
 from stoker.measure.facts import Facts, RankFacts
+from stoker.measure.findings import Finding
 from stoker.measure.trials.forecast import Cost, forecast
 from stoker.measure.trials.storage import DiskSpeed, Metadata, Read
 from stoker.show import doctor as show
 from stoker.train.trials.compute import Compute, Together
 
-FACTS = Surroundings(
+FACTS = Environment(
     versions={"stoker": "1", "torch": "2"},
     processor="a processor",
     cores=2,
@@ -35,7 +36,7 @@ def test_a_machine_without_a_gpu_says_so() -> None:
 
 
 def test_a_gpu_is_named_with_what_it_has() -> None:
-    facts = Surroundings(
+    facts = Environment(
         **{**vars(FACTS), "gpus": (Gpu("a GPU", 10**10, (8, 0)),), "driver": "550.1"}
     )
     text = "\n".join(show.environment(facts))
