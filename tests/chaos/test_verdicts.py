@@ -27,7 +27,7 @@ from samples import image_folder
 from stoker.data.packing.pack import pack
 from stoker.errors import INTERRUPTED
 from stoker.measure.facts_from_events import facts_of_run
-from stoker.measure.verdict import Verdict, judge
+from stoker.measure.verdict import Verdict, verdict_of
 from stoker.run.directory import Run
 
 FLAGS = (
@@ -91,8 +91,8 @@ class Outcome:
 
     def names(self, row: Row) -> bool:
         """Whether the limit is named, with the words that prove it."""
-        told = f"{self.verdict.words}: {self.verdict.evidence}"
-        return self.verdict.limit == row.limit and all(words in told for words in row.says)
+        sentence = self.verdict.lines()[0]
+        return self.verdict.limit == row.limit and all(words in sentence for words in row.says)
 
     def is_right(self, row: Row) -> bool:
         return self.names(row) and self.is_close
@@ -202,7 +202,7 @@ class Bench:
             run = self.train(row, where=where, meanwhile=free_at_its_step)
         else:
             run = self.train(row)
-        verdict = judge(facts_of_run(run, 1, partial(with_fault, row)))
+        verdict = verdict_of(facts_of_run(run, 1, partial(with_fault, row)))
         after = facts_of_run(run, 1, partial(without_fault, row))
         if verdict is None or after is None:
             raise NotJudged("no steps to judge")

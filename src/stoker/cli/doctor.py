@@ -240,7 +240,7 @@ class Visit:
 
     def together(self) -> None:
         from stoker.measure.trials.forecast import Cost, forecast
-        from stoker.measure.verdict import judge
+        from stoker.measure.verdict import verdict_of
         from stoker.train.trials.compute import measure_together
 
         if self.dataset is None or self.feeding is None:
@@ -266,12 +266,12 @@ class Visit:
             first = found.images_per_s * slower
         for line in self.show.prediction(found, parts["warm"], first):
             say(line)
-        verdict = judge(found.facts)
+        verdict = verdict_of(found.facts)
         self.found["together"] = vars(found) | {
             "facts": None,
             "cost": vars(found.cost),
             "images_per_s": found.images_per_s,
-            "verdict": vars(verdict) if verdict else None,
+            "verdict": verdict.fields() if verdict else None,
         }
         self.found["forecast"] = {
             "images_per_s": found.images_per_s,

@@ -1,4 +1,4 @@
-"""stoker explain RUN: what happened, where the time went, what bound it. RUN may be a log."""
+"""stoker explain RUN: what happened, where the time went and what limited it. RUN may be a log."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def run(words: Sequence[str]) -> int:
         description="Explain a run from its directory, or from the log of another program "
         "(pytorch/examples, timm, torchvision references).",
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory, living or dead, or a log")
-    given = Path(parser.parse(words).run)
-    is_log = given.exists() and not given.is_dir()
-    for line in explain_log(read_log(given)) if is_log else explain(Run(given)):
+    parser.add_argument("run", metavar="RUN", help="a run directory (running or ended), or a log")
+    path = Path(parser.parse(words).run)
+    is_log = path.exists() and not path.is_dir()
+    for line in explain_log(read_log(path)) if is_log else explain(Run(path)):
         print(line)
     return FINISHED
