@@ -37,8 +37,6 @@ class RankSums:
     sums: dict[str, dict[str, float]] = field(default_factory=dict)
     own_s: dict[int, float] = field(default_factory=dict)
     """Seconds of each step until its gradients were computed."""
-    rest: dict[str, float] = field(default_factory=dict)
-    """Seconds of the attempt that belong to no step: the last evaluation, the last save."""
     probes: list[Event] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
@@ -52,19 +50,18 @@ class RankSums:
             self.own_s[event["step"]] = sum(s for p, s in parts.items() if p not in NOT_OWN)
         elif kind == "probe":
             self.probes.append(event)
-        else:
-            add_up(self.rest, event["parts"])
+        else:  # time between steps, such as the last evaluation and save: the steps share it
+            add_up(self.sums.setdefault("parts", {}), event["parts"])
 
     def mean(self, group: str) -> dict[str, float]:
         return {name: total / self.steps for name, total in self.sums.get(group, {}).items()}
 
     def facts(self, rank: int, host: str, slow_share: float) -> RankFacts:
-        parts, sent = dict(self.sums["parts"]), self.mean("sent")
-        add_up(parts, self.rest)
+        sent = self.mean("sent")
         return RankFacts(
             rank=rank,
             host=host,
-            parts={name: total / self.steps for name, total in parts.items()},
+            parts=self.mean("parts"),
             on_cpu=self.mean("on_cpu"),
             work=self.mean("work"),
             sent_bytes=sent.get("bytes", 0.0),
@@ -181,10 +178,8 @@ def slowdowns(probes: Sequence[Mapping[str, Any]]) -> dict[str, float | str]:
         for reason, share in gpu.get("throttles", {}).items()
         if share > WORTH_NAMING
     }
-    return {
-        **{name: share for name, share in shares.items() if share > WORTH_NAMING},
-        **({"gpu_throttles": ", ".join(sorted(gpu_throttles))} if gpu_throttles else {}),
-    }
+    named: dict[str, float | str] = {n: s for n, s in shares.items() if s > WORTH_NAMING}
+    return named | ({"gpu_throttles": ", ".join(sorted(gpu_throttles))} if gpu_throttles else {})
 
 
 def busiest_thread(probes: Sequence[Mapping[str, Any]]) -> tuple[str, float]:

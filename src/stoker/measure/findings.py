@@ -1,7 +1,6 @@
 """What about a machine will slow a run down or end it, and what to do about it.
 
-Invariant: only what matters to Stoker is a finding. It loads with threads, so a small /dev/shm is
-none.
+Invariant: only what matters to Stoker is a finding. A small /dev/shm is none: threads load images.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """How long ranks wait for each other's gradients, measured by DDP's communication hook.
 
 Invariants: the arithmetic is that of DDP, to the bit: each gradient is multiplied by one over the
-number of ranks, then summed. Nothing waits for the device. Measuring costs one call for each bucket
-of about 25 MB.
+number of ranks, then summed. Nothing waits for the device. Each bucket (25 MB) costs one call.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ makes the host wait for a device: the marks of a lap are read when its parts are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -51,9 +50,7 @@ class Lap:
 
     def parts(self) -> dict[str, float]:
         """Seconds of each part, to the microsecond."""
-        parts: dict[str, float] = {}
-        for (_, begin), (name, end) in pairwise(self.marks):
-            parts[name] = parts.get(name, 0.0) + self.clock.between(begin, end)
+        parts = self._totals(self.clock.between)
         for name, weights in self.shares.items():
             whole = sum(weights.values())
             if name in parts and whole > 0:
@@ -64,13 +61,17 @@ class Lap:
 
     def on_cpu(self) -> dict[str, float]:
         """Seconds of each part for which the thread was running; empty where unknown."""
-        parts: dict[str, float] = {}
+        return {n: round(seconds, 6) for n, seconds in self._totals(self.clock.on_cpu).items()}
+
+    def _totals(self, between: Callable[[Any, Any], float | None]) -> dict[str, float]:
+        """Seconds of each span by one of the clocks; empty where it does not know them."""
+        totals: dict[str, float] = {}
         for (_, begin), (name, end) in pairwise(self.marks):
-            seconds = self.clock.on_cpu(begin, end)
+            seconds = between(begin, end)
             if seconds is None:
                 return {}
-            parts[name] = parts.get(name, 0.0) + seconds
-        return {name: round(seconds, 6) for name, seconds in parts.items()}
+            totals[name] = totals.get(name, 0.0) + seconds
+        return totals
 
 
 class Spans:
@@ -82,16 +83,9 @@ class Spans:
         self._marks: list[tuple[str, Any]] = [("", self._clock.mark())]
         self._launched: Any = None
 
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """Count the time inside of this context for a part."""
-        self._charge()
-        self._open.append(name)
-        reach(name)
-        try:
-            yield
-        finally:
-            self._close()
+    def __call__(self, name: str) -> _Span:
+        """A context; the time inside of it is counted for a part."""
+        return _Span(self, name)
 
     def _charge(self) -> None:
         """Count the time since the last mark for the innermost open span."""
@@ -103,7 +97,12 @@ class Spans:
         open_now = self._open[-1:]
         return open_now[0] if open_now else "other"
 
-    def _close(self) -> None:
+    def _enter(self, name: str) -> None:
+        self._charge()
+        self._open.append(name)
+        reach(name)
+
+    def _leave(self) -> None:
         launched, self._launched = self._launched, None
         if launched is not None and self.now == "backward":
             self._marks.append(("backward", launched))
@@ -122,3 +121,18 @@ class Spans:
         self._charge()
         marks, self._marks = self._marks, [("", self._marks[-1][1])]
         return Lap(self._clock, marks, shares or {})
+
+
+class _Span:
+    """A class rather than a generator: several of them are entered in every step."""
+
+    __slots__ = ("_name", "_spans")
+
+    def __init__(self, spans: Spans, name: str) -> None:
+        self._spans, self._name = spans, name
+
+    def __enter__(self) -> None:
+        self._spans._enter(self._name)
+
+    def __exit__(self, *error: object) -> None:
+        self._spans._leave()

@@ -23,11 +23,9 @@ from stoker.measure.verdict_text import Numbers
 COMPUTE = ("to_device", "forward", "backward", "optimiser")
 MODEL = ("forward", "backward")
 ASLEEP = 0.25
-"""The training thread sleeps in a part if it is off the CPU for more than this share of it, with
-no known reason to wait."""
+"""The training thread sleeps if it is off the CPU, without a known reason, for more than this."""
 FEW_CORES = 0.05
-"""There are too few cores if the training thread waits for one for more than this share of a
-step."""
+"""Cores are missing if the training thread waits for one for more than this share of a step."""
 LATE = 0.5
 """Another thread holds the interpreter lock if the lock is late more often than this."""
 AFTER_LOCK = 0.035

@@ -176,8 +176,5 @@ def largest(parts: dict[str, float], most: int, total_s: float) -> list[tuple[st
 
 def verdict_lines(run: Run) -> list[str]:
     """The verdict on the latest attempt with enough steps for one; empty where there is none."""
-    for attempt in reversed(run.attempts()):
-        verdict = verdict_of(facts_of_run(run, attempt))
-        if verdict is not None:
-            return verdict.lines()
-    return []
+    verdicts = (verdict_of(facts_of_run(run, attempt)) for attempt in reversed(run.attempts()))
+    return next((verdict.lines() for verdict in verdicts if verdict), [])

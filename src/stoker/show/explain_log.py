@@ -1,5 +1,4 @@
-"""`explain` of training logs of other programs: at most eight lines for each run, then what such
-logs cannot show."""
+"""`explain` of training logs of other programs: at most eight lines for each run."""
 
 from __future__ import annotations
 
@@ -83,9 +82,8 @@ def misleading_lines(run: LoggedRun) -> list[str]:
     if hides_wait(run):
         most_s, lines = max(typical_s, 0.1 * wait_s), run.waits.total()
         short = sum(count for line_s, count in run.waits.items() if line_s <= most_s)
-        some = f"{short:,} of {plural(lines, 'line')} show no more"
-        worst = f"the worst {max(run.waits):.3g} s"
-        text += f": {some}, {worst}" if short < lines else ": no line shows the waits"
+        worst = f"{plural(lines, 'line')} show no more, the worst {max(run.waits):.3g} s"
+        text += f": {short:,} of {worst}" if short < lines else ": no line shows the waits"
     if few_stretches_wait(run):
         waiting = sum(stretch.wait_s > wait_s for stretch in run.stretches)
         text += f"; {waiting} of {len(run.stretches)} stretches between lines wait"

@@ -3,8 +3,7 @@
 A running mean times its steps is a sum, and the difference of two sums is what happened between
 two lines. So a line covers all its steps, not only the latest one. Sums telescope: the rounding of
 the lines between the first and the last cancels. The first line of a log is kept apart: it contains
-the start of the workers and the tuning of the first step. Memory is bounded for a log of any
-length.
+the start of the workers and the tuning of the first step. Memory is bounded for any log.
 """
 
 from __future__ import annotations

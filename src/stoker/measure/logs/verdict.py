@@ -32,8 +32,7 @@ def verdict_of_log(run: LoggedRun) -> Verdict | None:
 
 
 def has_enough_steps(run: LoggedRun) -> bool:
-    """Whether the logged steps stand for the run, rather than for its start or its epochs'
-    starts."""
+    """Whether the logged steps are more than the start of the run and of its epochs."""
     steps = run.counted.steps // run.ranks
     if run.counted.step_s <= 0:
         return False

@@ -12,6 +12,7 @@ from statistics import fmean
 
 import pytest
 
+from golden import check_golden
 from stoker.errors import BadRequest
 from stoker.measure.logs.line import FORMATS, LogLine, Validation, batch_by_accuracy, parse
 from stoker.measure.logs.runs import MOST_RUNS, Log, LoggedRun, read, read_log
@@ -344,6 +345,16 @@ class TestRefusal:
             line = parse(form.example)
             assert isinstance(line, LogLine)
             assert line.format is form
+
+    def test_every_sentence_golden(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("notes.txt").write_text("neither run nor log\n")
+        refusals = []
+        for name in ("notes.txt", "gone.log"):
+            with pytest.raises(BadRequest) as caught:
+                read_log(Path(name))
+            refusals.append(str(caught.value))
+        check_golden("logs_refusals", refusals)
 
     def test_a_file_that_cannot_be_read_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(BadRequest, match=r"gone\.log"):
