@@ -1,4 +1,4 @@
-"""Logs of other programs, written from runs whose every step is known."""
+"""Logs of other programs, written from runs of which every step is known."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def simulate(kind: str, steps: int, seed: int = 0, work_s: float = 0.15) -> list
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A step as a meter has it."""
+class LoggedStep:
+    """A step, with the means that a program prints at it."""
 
     number: int
     steps: Sequence[Step]
@@ -51,8 +51,8 @@ class Seen:
         return fmean(step[part] for step in self.steps[max(self.number - 19, 0) : self.number + 1])
 
 
-def seen(steps: Sequence[Step], every: int) -> Iterator[Seen]:
-    return (Seen(number, steps) for number in range(0, len(steps), every))
+def logged(steps: Sequence[Step], every: int) -> Iterator[LoggedStep]:
+    return (LoggedStep(number, steps) for number in range(0, len(steps), every))
 
 
 def accuracy(number: int) -> float:
@@ -64,7 +64,7 @@ def examples_old(epoch: int, steps: Sequence[Step], every: int = 10) -> str:
         f"Epoch: [{epoch}][{at.number}/{len(steps)}]\tTime {at.latest(0):.3f} ({at.mean(0):.3f})\t"
         f"Data {at.latest(1):.3f} ({at.mean(1):.3f})\tLoss 6.9 (7.0)\t"
         f"Prec@1 {accuracy(at.number):.3f} (0.1)\tPrec@5 {accuracy(at.number + 3):.3f} (0.5)\n"
-        for at in seen(steps, every)
+        for at in logged(steps, every)
         if at.number > 0
     )
 
@@ -76,7 +76,7 @@ def _examples(epoch: int, steps: Sequence[Step], every: int, counted_from: int) 
         f"Time {at.latest(0):6.3f} ({at.mean(0):6.3f})\t"
         f"Data {at.latest(1):6.3f} ({at.mean(1):6.3f})\tLoss 6.9e+00 (7.0e+00)\t"
         f"Acc@1 {accuracy(at.number):6.2f} (  0.10)\tAcc@5 {accuracy(at.number + 3):6.2f} ( 0.5)\n"
-        for at in seen(steps, every)
+        for at in logged(steps, every)
     )
 
 
@@ -90,7 +90,7 @@ def examples_new(epoch: int, steps: Sequence[Step], every: int = 10) -> str:
 
 def timm(epoch: int, steps: Sequence[Step], every: int = 10, with_mean: bool = True) -> str:
     lines = []
-    for at in seen(steps, every):
+    for at in logged(steps, every):
         mean = f"({at.mean(0):.3f}s, {BATCH / at.mean(0):>7.2f}/s)  " if with_mean else ""
         share = 100 * at.number / (len(steps) - 1)
         lines.append(
@@ -109,7 +109,7 @@ def torchvision(epoch: int, steps: Sequence[Step], every: int = 10) -> str:
         f"img/s: {BATCH / (at.latest(0) - at.latest(1)):.3f}  loss: 6.9 (7.0)  "
         f"acc1: {accuracy(at.number):.4f} (0.1)  time: {at.window(0):.4f}  "
         f"data: {at.window(1):.4f}  max mem: 3000\n"
-        for at in seen(steps, every)
+        for at in logged(steps, every)
     )
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.measure.facts import Facts
-from stoker.measure.facts_from_events import Gathered
+from stoker.measure.facts_from_events import AttemptSums
 from stoker.run.directory import Run
 from stoker.run.events import Event
 from verdict_rows import Choice, Row, with_fault, without_fault
@@ -89,7 +89,7 @@ class Recording:
 
 def facts_of_events(events: Iterable[tuple[int, Event]], choice: Choice) -> Facts | None:
     """The facts of the chosen steps, as `facts_of_run` has them; None where there are none."""
-    gathered = Gathered(choice)
+    gathered = AttemptSums(choice)
     for rank, event in events:
         gathered.add(rank, event)
     return gathered.facts()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.measure.facts import Facts
-from stoker.measure.verdict import Verdict, judge
+from stoker.measure.verdict import Verdict, verdict_of
 
 FLAGS = (
     "--model resnet9_w16 --image-size 48 --batch-size 16 --checkpoint-interval 600 "
@@ -77,7 +77,7 @@ class Outcome:
 
     def names(self, row: Row) -> bool:
         """Whether the verdict names the row's limit, with the words that prove it."""
-        text = f"{self.verdict.words}: {self.verdict.evidence}"
+        text = self.verdict.lines()[0]
         return self.verdict.limit == row.limit and all(words in text for words in row.says)
 
     def is_right(self, row: Row) -> bool:
@@ -87,7 +87,7 @@ class Outcome:
 def outcome_of(row: Row, facts_of: Callable[[Choice], Facts | None]) -> Outcome | None:
     """The outcome of a run of a row, from the facts of the steps that a choice picks; None where
     the run has no steps with the fault, or none without it."""
-    verdict = judge(facts_of(partial(with_fault, row)))
+    verdict = verdict_of(facts_of(partial(with_fault, row)))
     after = facts_of(partial(without_fault, row))
     if verdict is None or after is None:
         return None

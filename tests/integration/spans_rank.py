@@ -1,8 +1,8 @@
-"""One rank of some runs, one after the other: python spans_rank.py PLAN, under RANK etc.
+"""One rank of several runs, one after the other: python spans_rank.py PLAN, with RANK etc. set.
 
-The plan is a list of {"argv", "meeting", "laps", "trial"}: the last says whether a larger batch is
-tried in mid-run. Beside the run's own events, the wall time at
-which each lap began and ended is left in a file a rank, by the very marks that its parts are of.
+The plan is a list of {"argv", "meeting", "laps", "trial"}; `trial` says whether a larger batch is
+tried during the run. Beside the run's own events, the begin and end of each lap are written to one
+file for each rank, from the marks of which its parts are made.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from stoker.train.records import verdicts as watch
 rank = os.environ["RANK"]
 cores = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, {cores[int(rank) % len(cores)]})
-seen: list[tuple[float, float]] = []
+laps: list[tuple[float, float]] = []
 take_lap = Spans.lap
 
 
-def noted(self: Spans, *given: Any) -> Lap:
-    lap = take_lap(self, *given)
-    seen.append((lap.marks[0][1][0], lap.marks[-1][1][0]))
+def recorded(self: Spans, *shares: Any) -> Lap:
+    lap = take_lap(self, *shares)
+    laps.append((lap.marks[0][1][0], lap.marks[-1][1][0]))
     return lap
 
 
-Spans.lap = noted  # type: ignore[method-assign]
+Spans.lap = recorded  # type: ignore[method-assign]
 for planned in json.loads(Path(sys.argv[1]).read_text()):
-    seen.clear()
+    laps.clear()
     if os.environ["WORLD_SIZE"] != "1":
         os.environ[MEETING_FILE] = planned["meeting"]
     watch.SHORT_STEP_S = 1e9 if planned["trial"] else 0.0
     code = main(planned["argv"])
     assert code == 0, (planned["argv"], code)
-    Path(f"{planned['laps']}.{rank}").write_text(json.dumps(seen))
+    Path(f"{planned['laps']}.{rank}").write_text(json.dumps(laps))

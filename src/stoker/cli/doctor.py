@@ -112,14 +112,14 @@ class Visit:
         self.found: dict[str, Any] = {"recipe": self.recipe.values()}
 
     def run(self) -> dict[str, Any]:
-        from stoker.measure.environment import Neighbours
+        from stoker.measure.environment import OtherProcesses
         from stoker.train.process_group import Ranks
 
         self.ranks = Ranks.join()
         self.environment()
         # First, while the others wait for us: what it means is told once a step is known.
         self.network()
-        others = Neighbours()
+        others = OtherProcesses()
         self.storage()
         self.loader()
         self.compute()
@@ -132,7 +132,8 @@ class Visit:
         return self.found
 
     def environment(self) -> None:
-        from stoker.measure.environment import Needs, as_data, facts_here, oddities
+        from stoker.measure.environment import as_data, environment_here
+        from stoker.measure.findings import Needs, findings
         from stoker.train.trials.memory import checkpoint_bytes, parameters
 
         places = [("runs", Path("runs"))]
@@ -140,12 +141,12 @@ class Visit:
             places.append(
                 ("the set", self.dataset.path if self.dataset else Path(self.parsed.data))
             )
-        self.facts = facts_here(places)
+        self.facts = environment_here(places)
         self.parameters = parameters(self.recipe, self.classes)
         nodes = Nodes.parse(self.parsed.nodes).most if self.parsed.nodes else 1
         saved = checkpoint_bytes(self.recipe, self.parameters)
         stored = stored_bytes(self.dataset) if self.dataset else None
-        odd = oddities(self.facts, Needs(stored, saved, nodes))
+        odd = findings(self.facts, Needs(stored, saved, nodes))
         say("This machine")
         for line in (*self.show.environment(self.facts), *map(self.show.odd, odd)):
             say(line)
@@ -239,7 +240,7 @@ class Visit:
 
     def together(self) -> None:
         from stoker.measure.trials.forecast import Cost, forecast
-        from stoker.measure.verdict import judge
+        from stoker.measure.verdict import verdict_of
         from stoker.train.trials.compute import measure_together
 
         if self.dataset is None or self.feeding is None:
@@ -265,12 +266,12 @@ class Visit:
             first = found.images_per_s * slower
         for line in self.show.prediction(found, parts["warm"], first):
             say(line)
-        verdict = judge(found.facts)
+        verdict = verdict_of(found.facts)
         self.found["together"] = vars(found) | {
             "facts": None,
             "cost": vars(found.cost),
             "images_per_s": found.images_per_s,
-            "verdict": vars(verdict) if verdict else None,
+            "verdict": verdict.fields() if verdict else None,
         }
         self.found["forecast"] = {
             "images_per_s": found.images_per_s,

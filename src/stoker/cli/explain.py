@@ -1,4 +1,4 @@
-"""stoker explain RUN: what happened, where the time went, what bound it. RUN may be a log."""
+"""stoker explain RUN: what happened, where the time went and what limited it. RUN may be a log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parser() -> Parser:
         description="Explain a run from its directory, or from the log of another program "
         "(pytorch/examples, timm, torchvision references).",
     )
-    made.add_argument("run", metavar="RUN", help="a run directory, living or dead, or a log")
+    made.add_argument("run", metavar="RUN", help="a run directory (running or ended), or a log")
     return made
 
 

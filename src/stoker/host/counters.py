@@ -42,6 +42,13 @@ class Reading:
     network_at_s: float = 0.0
 
 
+def kernel_text(path: Path | str) -> str:
+    """The whole text of a kernel file; empty where it cannot be read."""
+    with suppress(OSError):
+        return Path(path).read_text("utf-8", "replace")
+    return ""
+
+
 class KernelFile:
     """A text that the kernel writes anew whenever it is read; empty for ever once it failed."""
 

@@ -11,18 +11,17 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from stoker.host import proc
+from stoker.host.counters import kernel_text
+
 COUNTERS = "/proc/net/dev"
 CARDS = "/sys/class/net"
 
 
 def sent_bytes(table: str = COUNTERS) -> dict[str, int]:
     """Bytes sent so far, by interface; empty where nobody counts."""
-    found = {}
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path(table).read_text().splitlines()[2:]:
-            name, _, numbers = line.partition(":")
-            found[name.strip()] = int(numbers.split()[8])
-    return found
+    counts = proc.interface_bytes(kernel_text(table))
+    return {name: sent for name, (_, sent) in counts.items()}
 
 
 def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:

@@ -6,6 +6,8 @@ whatever the text is: another kernel's, cut off, or not a text of this kind at a
 
 from __future__ import annotations
 
+import re
+
 TICKS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 IDLE = ("idle", "iowait", "steal")
 
@@ -88,16 +90,50 @@ def schedule_s(text: str) -> tuple[float, float] | None:
     return counts[0] / 1e9, counts[1] / 1e9
 
 
-def thread_ticks(text: str) -> tuple[str, int] | None:
-    """`stat` of a thread: its name, which may hold anything, and its ticks on a core."""
+def after_name(text: str) -> list[str]:
+    """`stat` of a thread or process: the fields after its name, which may hold anything. The last
+    field is left out: it may be cut."""
     opens, closes = text.find("("), text.rfind(")")
-    words = text[closes + 1 :].split() if 0 <= opens < closes else []
-    if len(words) < 14:  # one more than is needed: the last word may be cut
+    return text[closes + 1 :].split()[:-1] if 0 <= opens < closes else []
+
+
+def thread_ticks(text: str) -> tuple[str, int] | None:
+    """`stat` of a thread: its name and its ticks on a core."""
+    words = after_name(text)
+    if len(words) < 13:
         return None
     user, system = number(words[11]), number(words[12])
     if user is None or system is None:
         return None
-    return text[opens + 1 : closes], user + system
+    return text[text.find("(") + 1 : text.rfind(")")], user + system
+
+
+def start_ticks(text: str) -> int | None:
+    """`stat` of a process: the ticks from the start of the machine to the start of the process."""
+    words = after_name(text)
+    return number(words[19]) if len(words) > 19 else None
+
+
+def uptime_s(text: str) -> float | None:
+    """`/proc/uptime`: seconds since the start of the machine."""
+    match = re.match(r"(\d+\.\d+) ", text, re.ASCII)
+    return float(match[1]) if match else None
+
+
+def processor(text: str) -> dict[str, str]:
+    """`/proc/cpuinfo`: each field, as written for the first processor that has it."""
+    values: dict[str, str] = {}
+    for line in whole_lines(text):
+        name, colon, value = line.partition(":")
+        if colon:
+            values.setdefault(name.strip(), value.strip())
+    return values
+
+
+def driver_version(text: str) -> str | None:
+    """`/proc/driver/nvidia/version`: the version of the driver."""
+    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return match[1] if match else None
 
 
 def interface_bytes(text: str) -> dict[str, tuple[int, int]]:

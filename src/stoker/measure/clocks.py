@@ -1,8 +1,8 @@
-"""What time is it: on the host, or on a GPU that works through what it was told a little later.
+"""The clock of the host, and the clock of a GPU, which runs work later than the host submits it.
 
 Invariants: taking a mark never makes the host wait for the device. Marks of a GPU are events in its
-stream: the time between two is the device's own, so that a host which runs ahead counts for nothing
-and a device which waits for the host is seen to wait. They are read later, when they have passed.
+stream. The time between two of them is the device's own: a host that runs ahead does not count, and
+a device that waits for the host is seen to wait. Marks are read later, when they have passed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:  # reading a run needs no torch
     import torch
 
 Moment = tuple[float, float]
-"""Seconds by the wall clock, and by the CPU clock of the thread that took the mark."""
+"""Seconds of the wall clock, and of the CPU clock of the thread that took the mark."""
 
 
 class Clock(Protocol):
-    """Takes marks, and says how many seconds lie between two."""
+    """Takes marks, and returns the seconds between two of them."""
 
     def mark(self) -> Any: ...
     def between(self, begin: Any, end: Any) -> float: ...
@@ -26,7 +26,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """The time of this thread."""
+    """The clock of this thread."""
 
     def mark(self) -> Moment:
         return time.perf_counter(), time.thread_time()
@@ -35,12 +35,12 @@ class HostClock:
         return end[0] - begin[0]
 
     def on_cpu(self, begin: Moment, end: Moment) -> float | None:
-        """For how much of it the thread was running, not waiting."""
+        """Seconds for which the thread was running, not waiting."""
         return end[1] - begin[1]
 
 
 class CudaClock:
-    """The time of a GPU, in the stream that is current there."""
+    """The clock of a GPU, in its current stream."""
 
     def __init__(self, device: torch.device) -> None:
         from torch.cuda import Event, current_stream
@@ -57,10 +57,10 @@ class CudaClock:
         return float(begin.elapsed_time(end)) / 1000
 
     def on_cpu(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float | None:
-        """Nothing that a device could tell."""
+        """None: a device does not know it."""
         return None
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock that tells where the time of a device goes."""
+    """The clock that measures the work of a device."""
     return CudaClock(device) if device.type == "cuda" else HostClock()

@@ -1,7 +1,7 @@
-"""What was measured in some steps of a run, all ranks together: all that a verdict needs.
+"""What was measured in some steps of a run, over all ranks: everything that a verdict needs.
 
-Invariant: means over the steps, never typical ones: a loader that falls behind waits long now and
-then, and not at all in between.
+Invariant: values are means over the steps, never a typical step: a loader that falls behind waits
+long now and then, and not at all in between.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LARGER = 8
-"""A batch so many times as large is tried where steps are quick."""
+"""Where steps are short, a batch this many times as large is tried."""
 SLOWER = 1.10
 """A rank that takes this many times as long as the others is slow."""
 
@@ -25,17 +25,18 @@ class RankFacts:
     parts: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each part."""
     on_cpu: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of each part for which the training thread was running; empty where none can tell."""
+    """Seconds of each part for which the training thread was running; empty where unknown."""
     work: Mapping[str, float] = field(default_factory=dict)
     """Seconds of loading threads: `read`, `decode`, and `cpu` of both."""
     sent_bytes: float = 0.0
-    """Gradients that it exchanged."""
+    """Bytes of gradients that it exchanged."""
     sent_s: float = 0.0
-    """For so long some of them were on their way."""
+    """Seconds for which some of these bytes were on their way."""
     slow_share: float = 0.0
     """The share of steps in which it was slower than the others."""
-    trouble: str = ""
-    """What its machine says about itself: throttled, stolen from."""
+    slowdowns: Mapping[str, float | str] = field(default_factory=dict)
+    """What slowed its machine down, where it is worth naming: `throttled_share` of the time by a
+    CPU quota, `stolen_share` of the CPU by a hypervisor, `gpu_throttles` as NVML names them."""
 
     @property
     def step_s(self) -> float:
@@ -43,7 +44,7 @@ class RankFacts:
 
     @property
     def own_s(self) -> float:
-        """What it takes until its gradients are there, saving apart."""
+        """Seconds until its gradients are computed, without saving checkpoints."""
         return self.step_s - self.parts.get("exchange", 0.0) - self.parts.get("checkpoint", 0.0)
 
 
@@ -54,57 +55,58 @@ class Facts:
     ranks: tuple[RankFacts, ...]
     steps: int
     images: float = 0.0
-    """A step, all ranks together."""
+    """Images of a step, over all ranks."""
     threads: int = 1
     """Loading threads of a rank."""
     cores: int = 0
-    """That the ranks of a machine share; 0 where that is not known."""
+    """Cores that the ranks of a machine share; 0 where unknown."""
     computing: int = 1
     """Threads that compute for a rank, where a CPU does."""
     local_world: int = 1
     world: int = 1
-    """Ranks that train together, whether all of them are known here or not."""
+    """Ranks that train together, also those without facts here."""
     capacity: float | None = None
     """Bytes a second that a rank can send and receive, measured before the first step."""
     send_cpu: float = 0.0
-    """CPU seconds that a byte on the wire takes, measured with it."""
+    """CPU seconds for each byte on the wire, measured with the capacity."""
     in_larger: float | None = None
-    """How long an image takes, forward and backward, as part of a batch `LARGER` times as large:
-    the share of what it takes in this one. Tried where steps are quick."""
+    """Seconds of an image, forward and backward, as part of a batch `LARGER` times as large,
+    divided by its seconds in this batch. Measured where steps are short."""
     late_share: float = 0.0
-    """How often the interpreter lock was not free for whoever asked."""
+    """The share of the sampling thread's wake-ups at which the interpreter lock was not free."""
     hog: str = ""
-    """The Python thread that uses most of a core though it is not ours."""
+    """The Python thread, other than our own, that uses most of a core."""
     hog_cores: float = 0.0
-    """How much of a core it uses."""
+    """The share of a core that it uses."""
     delay_s: float | None = None
-    """How long the training thread waited for a core, a step; None where nobody looked."""
+    """Seconds of a step for which the training thread waited for a core; None if not measured."""
 
     @property
     def step_s(self) -> float:
         return statistics.fmean(rank.step_s for rank in self.ranks)
 
     def part(self, *names: str) -> float:
-        """Seconds a step of some parts, the mean over the ranks."""
+        """Seconds of a step in some parts, the mean over the ranks."""
         return statistics.fmean(
             sum(rank.parts.get(name, 0.0) for name in names) for rank in self.ranks
         )
 
     def work(self, *names: str) -> float:
-        """Seconds a step of a loading thread, where they share the work evenly."""
+        """Seconds of a step that one loading thread works, if the work is shared evenly."""
         return statistics.fmean(
             sum(rank.work.get(name, 0.0) for name in names) / self.threads for rank in self.ranks
         )
 
     @property
     def transfer_s(self) -> float:
-        """What the exchange takes when all are there: the last rank to come waits only for that."""
+        """Seconds of the exchange once all ranks have arrived: the least over the ranks, because
+        the last rank to arrive waits for the transfer only."""
         return min(rank.parts.get("exchange", 0.0) for rank in self.ranks)
 
     def cpu_floor_s(self, without: str = "") -> float:
-        """No step of a machine can be quicker than the CPU time of its work over its cores: the
-        training thread, those that compute with it, and loading, but for one kind of its work.
-        (What threads spend on waiting in circles for each other is no work.)"""
+        """The shortest step that the cores of a machine allow: CPU seconds of the training thread,
+        of the threads that compute with it and of loading (except `without`), over the cores; 0
+        where the cores are unknown. Spinning while waiting for another thread is not counted."""
         if not self.cores:
             return 0.0
         work = statistics.fmean(

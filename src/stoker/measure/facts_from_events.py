@@ -1,8 +1,8 @@
 """From the events of an attempt to the facts of its steps.
 
-Invariants: sums are kept, not events: a run may have a million steps. The first steps of an attempt
-are not the run: they fill queues and choose kernels. What comes once is no part of any step. Events
-of older runs, which say less, are read too.
+Invariants: sums are kept, not events, because a run may have a million steps. The first steps of an
+attempt are left out: they fill queues and choose kernels. Time that is spent once belongs to no
+step. Events of older runs, which have fewer fields, are read too.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from stoker.run.directory import Run
 from stoker.run.events import Event
 
 WARM_UP = 3
-"""Steps that an attempt takes to get going."""
+"""The first steps of an attempt, which are left out."""
 WORTH_NAMING = 0.05
-"""The share of the time for which a machine must be held up to be asked about it."""
+"""The share of the time above which a slowdown of a machine is worth naming."""
 HOG_CORES = 0.3
+"""The share of a core above which a thread that is not ours is worth naming."""
 GROUPS = ("parts", "on_cpu", "work", "sent")
-"""Numbers of a step that are summed up, name by name."""
+"""Groups of numbers in a `step` event; each number is summed."""
 NOT_OWN = ("exchange", "checkpoint", *ONCE)
 
 
 @dataclass
 class RankSums:
-    """The steps of one rank, summed up."""
+    """Sums over the steps of one rank."""
 
     steps: int = 0
     images: float = 0.0
     sums: dict[str, dict[str, float]] = field(default_factory=dict)
     own_s: dict[int, float] = field(default_factory=dict)
-    """What each step took until its gradients were there."""
-    rest: dict[str, float] = field(default_factory=dict)
-    """Time of the attempt that belongs to no step: the last evaluation, the last save."""
+    """Seconds of each step until its gradients were computed."""
     probes: list[Event] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
@@ -51,25 +50,24 @@ class RankSums:
             self.own_s[event["step"]] = sum(s for p, s in parts.items() if p not in NOT_OWN)
         elif kind == "probe":
             self.probes.append(event)
-        else:
-            add_up(self.rest, event["parts"])
+        else:  # time between steps, such as the last evaluation and save: the steps share it
+            add_up(self.sums.setdefault("parts", {}), event["parts"])
 
     def mean(self, group: str) -> dict[str, float]:
         return {name: total / self.steps for name, total in self.sums.get(group, {}).items()}
 
     def facts(self, rank: int, host: str, slow_share: float) -> RankFacts:
-        parts, sent = dict(self.sums["parts"]), self.mean("sent")
-        add_up(parts, self.rest)
+        sent = self.mean("sent")
         return RankFacts(
             rank=rank,
             host=host,
-            parts={name: total / self.steps for name, total in parts.items()},
+            parts=self.mean("parts"),
             on_cpu=self.mean("on_cpu"),
             work=self.mean("work"),
             sent_bytes=sent.get("bytes", 0.0),
             sent_s=sent.get("seconds", 0.0),
             slow_share=slow_share,
-            trouble=trouble_of(self.probes),
+            slowdowns=slowdowns(self.probes),
         )
 
 
@@ -80,12 +78,12 @@ def add_up(sums: dict[str, float], more: Mapping[str, float]) -> None:
 
 
 @dataclass
-class Gathered:
-    """What the events of an attempt say about some of its steps, rank by rank."""
+class AttemptSums:
+    """Sums over some steps of an attempt, for each rank, from its events."""
 
-    chosen: Callable[[int], bool] = lambda step: True
-    """Which steps count."""
-    tallies: dict[int, RankSums] = field(default_factory=dict)
+    includes: Callable[[int], bool] = lambda step: True
+    """Whether a step counts."""
+    ranks: dict[int, RankSums] = field(default_factory=dict)
     starts: dict[int, Event] = field(default_factory=dict)
     in_larger: float | None = None
 
@@ -96,31 +94,29 @@ class Gathered:
         elif kind == "larger_batch":
             self.in_larger = min(event["larger_s"] / (LARGER * event["seconds"]), 1.0)
         elif kind in ("step", "probe", "skipped", "end") and self.covers(rank, event.get("step")):
-            self.tallies.setdefault(rank, RankSums()).add(event)
+            self.ranks.setdefault(rank, RankSums()).add(event)
 
     def covers(self, rank: int, step: int | None) -> bool:
-        """Whether a step of an attempt that has begun is one of ours, and past the warm-up."""
+        """Whether a step counts, comes after the start of the attempt and after the warm-up."""
         if rank not in self.starts or step is None:
             return False
-        return step >= self.starts[rank]["step"] + WARM_UP and self.chosen(step)
+        return step >= self.starts[rank]["step"] + WARM_UP and self.includes(step)
 
     def facts(self) -> Facts | None:
-        """The facts of the same steps of each rank; None where there are none."""
-        tallies = {rank: tally for rank, tally in sorted(self.tallies.items()) if tally.steps}
-        if not tallies:
+        """The facts of the steps of each rank; None where there are none."""
+        sums = {rank: self.ranks[rank] for rank in sorted(self.ranks) if self.ranks[rank].steps}
+        if not sums:
             return None
-        slow = slow_shares({rank: tally.own_s for rank, tally in tallies.items()})
-        ranks = tuple(
-            tally.facts(rank, self.starts[rank]["environment"].get("host", ""), slow.get(rank, 0.0))
-            for rank, tally in tallies.items()
-        )
-        first, start = tallies[min(tallies)], self.starts[min(self.starts)]
+        hosts = {rank: self.starts[rank]["environment"].get("host", "") for rank in sums}
+        slow = slow_shares({rank: one.own_s for rank, one in sums.items()})
+        ranks = tuple(one.facts(r, hosts[r], slow.get(r, 0.0)) for r, one in sums.items())
+        first, start = sums[min(sums)], self.starts[min(self.starts)]
         environment = start["environment"]
-        probes = [probe for tally in tallies.values() for probe in tally.probes]
-        hog, cores = hog_of(probes)
+        probes = [probe for one in sums.values() for probe in one.probes]
+        hog, hog_cores = busiest_thread(probes)
         return Facts(
             ranks=ranks,
-            steps=min(tally.steps for tally in tallies.values()),
+            steps=min(one.steps for one in sums.values()),
             images=first.images / first.steps,
             threads=start.get("loading_threads", 1),
             cores=environment.get("cores", 0),
@@ -132,67 +128,65 @@ class Gathered:
             in_larger=self.in_larger,
             late_share=mean_of(probes, "lock", "late_share"),
             hog=hog,
-            hog_cores=cores,
+            hog_cores=hog_cores,
             delay_s=mean_of(probes, "main", "delay") * ranks[0].step_s if probes else None,
         )
 
 
 def facts_of_run(
-    run: Run, attempt: int, chosen: Callable[[int], bool] = lambda step: True
+    run: Run, attempt: int, includes: Callable[[int], bool] = lambda step: True
 ) -> Facts | None:
-    """The facts of the chosen steps of an attempt, from the run directory."""
-    seen = Gathered(chosen)
+    """The facts of some steps of an attempt, from the run directory; None where there are none."""
+    sums = AttemptSums(includes)
     for rank in run.ranks(attempt):
         for event in run.attempt_events(attempt, rank):
-            seen.add(rank, event)
-    return seen.facts()
+            sums.add(rank, event)
+    return sums.facts()
 
 
 def slow_shares(own_s: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
-    """For each rank, in which share of the steps it was slower than the others' median."""
+    """For each rank, the share of steps in which it was slower than the median of the others."""
     if len(own_s) < 2:
         return {}
     common = set.intersection(*(set(steps) for steps in own_s.values()))
     shares = {}
-    for rank, mine in own_s.items():
+    for rank, seconds in own_s.items():
         others = [steps for other, steps in own_s.items() if other != rank]
-        slow = [mine[s] > SLOWER * statistics.median(o[s] for o in others) for s in common]
+        slow = [seconds[s] > SLOWER * statistics.median(o[s] for o in others) for s in common]
         shares[rank] = statistics.fmean(slow) if slow else 0.0
     return shares
 
 
-def mean_of(readings: Sequence[Mapping[str, Any]], group: str, name: str) -> float:
-    """The mean of a figure of the probes, over those that have it."""
-    found = [r[group][name] for r in readings if r.get(group, {}).get(name) is not None]
-    return statistics.fmean(found) if found else 0.0
+def mean_of(probes: Sequence[Mapping[str, Any]], group: str, name: str) -> float:
+    """The mean of a number over the probes that have it; 0 where none has."""
+    values = [p[group][name] for p in probes if p.get(group, {}).get(name) is not None]
+    return statistics.fmean(values) if values else 0.0
 
 
-def trouble_of(readings: Sequence[Mapping[str, Any]]) -> str:
-    """What a machine says about itself that explains a slow rank."""
-    whole = sum(reading.get("seconds", 0.0) for reading in readings)
-    stopped = sum(reading.get("cpu", {}).get("throttled_s", 0.0) for reading in readings)
-    stolen = mean_of(readings, "cpu", "steal")
-    found = []
-    if whole and stopped > WORTH_NAMING * whole:
-        found.append(f"its CPU quota stopped it for {stopped / whole:.0%} of the time")
-    if stolen > WORTH_NAMING:
-        found.append(f"its hypervisor gave {stolen:.0%} of the CPU to others")
-    reasons = {
+def slowdowns(probes: Sequence[Mapping[str, Any]]) -> dict[str, float | str]:
+    """What slowed a machine down, as in `RankFacts.slowdowns`."""
+    total_s = sum(probe.get("seconds", 0.0) for probe in probes)
+    throttled_s = sum(probe.get("cpu", {}).get("throttled_s", 0.0) for probe in probes)
+    shares = {
+        "throttled_share": throttled_s / total_s if total_s else 0.0,
+        "stolen_share": mean_of(probes, "cpu", "steal"),
+    }
+    gpu_throttles = {
         reason
-        for reading in readings
-        for gpu in reading.get("gpus", ())
+        for probe in probes
+        for gpu in probe.get("gpus", ())
         for reason, share in gpu.get("throttles", {}).items()
         if share > WORTH_NAMING
     }
-    if reasons:
-        found.append(f"its GPU was slowed down ({', '.join(sorted(reasons))})")
-    return "; ".join(found)
+    named: dict[str, float | str] = {n: s for n, s in shares.items() if s > WORTH_NAMING}
+    return named | ({"gpu_throttles": ", ".join(sorted(gpu_throttles))} if gpu_throttles else {})
 
 
-def hog_of(readings: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
-    """The Python thread, of those that are not ours, that uses most of a core; and how much."""
-    for reading in reversed(readings):
-        for thread in reading.get("threads", ()):
+def busiest_thread(probes: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
+    """The name of the Python thread, other than our own, that uses most of a core, and the share of
+    the core that it uses; empty where there is none."""
+    for probe in reversed(probes):
+        for thread in probe.get("threads", ()):
             ours = thread["name"] == "MainThread" or thread["name"].startswith("stoker-")
             if thread["python"] and not ours and thread["cores"] > HOG_CORES:
                 return thread["name"], thread["cores"]

@@ -1,4 +1,4 @@
-"""The same measurements in anybody's PyTorch loop.
+"""Stoker's measurements and verdicts for any PyTorch loop.
 
     meter = Meter(model)
     for images, labels in meter.batches(loader):
@@ -10,10 +10,10 @@
             optimizer.step()
     print(*meter.verdict().lines(), sep="\\n")
 
-Invariant: a step begins where its batch is asked for and ends where the next one is; its parts add
-up to it. Where the model is wrapped in DDP, what the exchange of gradients adds to the backward
-pass is a part of its own. (DDP takes one communication hook: a model that has one keeps it, and
-tells nothing of its exchange.)
+Invariant: a step begins when its batch is requested and ends when the next one is; its parts add up
+to it. If the model is wrapped in DDP, what the gradient exchange adds to the backward pass is a
+part of its own. (DDP takes one communication hook: a model that already has one keeps it, and its
+exchange is not measured.)
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.host.limits import usable_cores
 from stoker.measure.clocks import clock_of
 from stoker.measure.facts import Facts
-from stoker.measure.facts_from_events import Gathered
+from stoker.measure.facts_from_events import AttemptSums
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Lap, Spans
-from stoker.measure.verdict import Verdict, judge
+from stoker.measure.verdict import Verdict, verdict_of
 
-Thing = TypeVar("Thing")
+Batch = TypeVar("Batch")
 
 KEPT = 1000
-"""Steps that a verdict is about: the latest."""
+"""A verdict is about this many of the latest steps."""
 
 
 class Meter(Spans):
-    """Cuts the steps of a loop into parts, and says what binds it."""
+    """Divides the steps of a loop into parts, and tells what limits it."""
 
     def __init__(self, model: nn.Module) -> None:
         weight = next(model.parameters(), torch.empty(0))
@@ -53,17 +53,17 @@ class Meter(Spans):
         self._exchange: GradientExchange | None = None
         if isinstance(model, DistributedDataParallel):
             self._world = dist.get_world_size()
-            with suppress(RuntimeError):  # it has a hook already
+            with suppress(RuntimeError):  # it already has a hook
                 self._exchange = GradientExchange(self, model)
 
-    def batches(self, loader: Iterable[Thing]) -> Iterator[Thing]:
-        """The batches of a loader; what is done between two of them is a step."""
-        coming = iter(loader)
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches of a loader; from the request of one to the request of the next is a step."""
+        upcoming = iter(loader)
         while True:
             self.lap()
             with self("data"):
                 try:
-                    batch = next(coming)
+                    batch = next(upcoming)
                 except StopIteration:
                     return
             yield batch
@@ -76,15 +76,15 @@ class Meter(Spans):
             del self._laps[:-KEPT]
 
     def facts(self) -> Facts | None:
-        """What was measured, as far as this process can tell. Waits for the device."""
-        seen = Gathered()
+        """What this process has measured; None before enough steps. Waits for the device."""
+        sums = AttemptSums()
         environment = {"cores": usable_cores(), "threads": torch.get_num_threads()}
         start = {"kind": "attempt", "step": 0, "environment": environment, "world": self._world}
-        seen.add(0, start)
+        sums.add(0, start)
         for lap, step in self._laps:
-            seen.add(0, {**step, "parts": lap.parts(), "on_cpu": lap.on_cpu()})
-        return seen.facts()
+            sums.add(0, {**step, "parts": lap.parts(), "on_cpu": lap.on_cpu()})
+        return sums.facts()
 
     def verdict(self) -> Verdict | None:
-        """What binds this loop; None where it has not made enough steps to tell."""
-        return judge(self.facts())
+        """What limits this loop; None before enough steps."""
+        return verdict_of(self.facts())

@@ -1,33 +1,33 @@
-"""Arithmetic of exchanging gradients: bytes on the wire, seconds, ports, what stays in the open.
+"""Arithmetic of the gradient exchange: bytes on the wire, seconds, ports, time that is not hidden.
 
-Pure functions on plain numbers. Rates are in Mbit/s, each way, as people speak of ports: a port of
-100 Mbit/s sends that much and receives that much at the same time.
+Pure functions on plain numbers. Rates are in Mbit/s, each way, as ports are sold: a port of 100
+Mbit/s sends that much and receives that much at the same time.
 """
 
 from __future__ import annotations
 
 PORTS_MBIT = (10, 100, 1_000, 2_500, 5_000, 10_000, 25_000, 40_000, 50_000, 100_000)
 LEAST_OF_PORT, MOST_OF_PORT = 0.70, 1.02
-"""Which share of a port's rate a transfer reaches that the port caps: headers cost some percent."""
+"""The share of a port's rate that a transfer limited by it reaches: headers cost a few percent."""
 USUAL_OF_PORT = 0.85
 STEADY, VERY_STEADY = 0.15, 0.03
-"""A transfer that a port caps is at times slower than usual, but never quicker by more than this:
-the second where it reaches less of the port than is usual, which other limits explain as well."""
+"""How much faster than its median a transfer limited by a port can be, as a share. The second value
+applies below USUAL_OF_PORT, where other limits explain the rate as well."""
 BUSY = 0.70
-"""A process that computes for so much of the time is itself what caps a transfer."""
+"""If a process uses the CPU for more than this share of a transfer, the CPU is the limit."""
 BACKWARD = 2 / 3
-"""The share of computing that is the backward pass: at best it hides the exchange."""
+"""The share of the compute time that is the backward pass, which can hide the exchange."""
 COSTLY = 0.20
-"""The share of a step in the open above which the network is too slow for a model."""
+"""If more than this share of a step waits for the exchange, the link is too slow for the model."""
 
 
 def ring_bytes(size: float, ranks: int) -> float:
-    """Bytes that each rank sends, and receives, to sum so many bytes over all ranks in a ring."""
+    """Bytes that each rank sends, and receives, in a ring all-reduce of so many bytes."""
     return 2 * (ranks - 1) / ranks * size
 
 
 def allreduce_s(size: float, ranks: int, rate_mbit: float) -> float:
-    """Seconds that summing so many bytes takes at best, at a rate on the wire."""
+    """The least seconds of an all-reduce of so many bytes, at a rate on the wire."""
     return ring_bytes(size, ranks) * 8 / (rate_mbit * 1e6) if ranks > 1 else 0.0
 
 
@@ -37,7 +37,7 @@ def rate_mbit(size: float, ranks: int, seconds: float) -> float:
 
 
 def port_mbit(rate: float, spread: float = 0.0, busy: float | None = None) -> int | None:
-    """The port that seems to cap a transfer; None where no port explains its rate, where it is
+    """The port that limits a transfer; None where no port explains its rate, where the rate is
     unsteady, or where the processor was the limit."""
     nearest = next((port for port in PORTS_MBIT if rate <= MOST_OF_PORT * port), None)
     if nearest is None or rate < LEAST_OF_PORT * nearest or (busy is not None and busy > BUSY):
@@ -47,7 +47,7 @@ def port_mbit(rate: float, spread: float = 0.0, busy: float | None = None) -> in
 
 
 def port_for(rate: float) -> int | None:
-    """The smallest port on which a rate can be had; None where it needs more than any."""
+    """The smallest port that carries a rate; None where no port does."""
     return next((port for port in PORTS_MBIT if rate <= 0.9 * port), None)
 
 
@@ -57,18 +57,18 @@ def port_words(mbit: int) -> str:
 
 
 def exposed_s(exchange_s: float, compute_s: float, last: float = 1.0) -> float:
-    """Seconds of the exchange that nothing can hide, of a step that computes for so long. `last` is
-    the share of its images that go through at last: gradients travel with these only."""
+    """Seconds of the exchange that the backward pass cannot hide. `last` is the share of the images
+    in the last micro-batch: only its backward pass runs beside the exchange."""
     return max(0.0, exchange_s - BACKWARD * last * compute_s)
 
 
 def exposed_share(exchange_s: float, compute_s: float, last: float = 1.0) -> float:
-    """The share of a step that is waiting for the network, at best."""
+    """The least share of a step that waits for the exchange."""
     exposed = exposed_s(exchange_s, compute_s, last)
     return exposed / (compute_s + exposed) if exposed else 0.0
 
 
 def images_ceiling(batch: int, exchange_s: float) -> float:
-    """Images a second that the network lets through, were computing free: a step of a (global)
-    batch takes at least one exchange."""
+    """Images a second if computing took no time: a step of a (global) batch takes at least one
+    exchange."""
     return batch / exchange_s if exchange_s > 0 else float("inf")

@@ -1,8 +1,8 @@
 """Where the time of a step goes.
 
-Invariants: the parts of a lap add up to its time; what no span claims is `other`. A span that opens
-inside another takes its time from the outer one, so that no second is counted twice. Nothing here
-makes the host wait for a device: a lap is read when somebody asks for its parts.
+Invariants: the parts of a lap add up to its time; time outside of all spans is `other`. The time of
+a span inside another is taken from the outer one, so that no second is counted twice. Nothing here
+makes the host wait for a device: the marks of a lap are read when its parts are requested.
 
     spans = Spans()
     for batch in loader:
@@ -13,81 +13,69 @@ makes the host wait for a device: a lap is read when somebody asks for its parts
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import TracebackType
 from typing import Any
 
 from stoker.faults import reach
 from stoker.measure.clocks import Clock, HostClock
 
-PARTS = (
-    "data",
-    "read",
-    "decode",
-    "to_device",
-    "forward",
-    "backward",
-    "exchange",
-    "optimiser",
-    "checkpoint",
-    "evaluation",
-    "compile",
-    "measuring",
-    "other",
-)
-"""The parts of a training step, in the order in which they are shown. `exchange` is what the
-exchange of gradients adds to the backward pass."""
 WAITING = ("data", "read", "decode")
-"""Waiting for images: `read` and `decode` where the loader tells them apart, `data` where not."""
+"""Waiting for images: `read` and `decode` where the loader separates them, else `data`."""
 ONCE = ("compile", "measuring")
-"""What comes once: no part of any later step."""
+"""Spent once, before or between steps: part of no step."""
 APART = ("checkpoint", "evaluation", *ONCE)
-"""What comes now and then, between two steps."""
+"""Spent now and then, between two steps."""
+STEP = ("to_device", "forward", "backward", "exchange", "optimiser")
+"""`exchange` is what the gradient exchange adds to the backward pass."""
+PARTS = (*WAITING, *STEP, *APART, "other")
+"""All parts, in the order in which they are shown."""
 
 
 def shares_of(work: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Waiting for data, told apart by what loading threads spent their time on."""
+    """How waiting for data is divided: by the seconds that loading threads read and decoded."""
     return {"data": {name: work.get(name, 0.0) for name in ("read", "decode")}}
 
 
 @dataclass(frozen=True)
 class Lap:
-    """A stretch of time, cut into parts. On a GPU it has parts only once the device is there."""
+    """A stretch of time, divided into parts. On a GPU, reading the parts waits for the device."""
 
     clock: Clock
     marks: list[tuple[str, Any]]
-    """What was open until each mark."""
+    """The name of the span that was open until each mark."""
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """How a part is made up of others, by weight."""
+    """Parts that are divided into others, by weight."""
 
     def parts(self) -> dict[str, float]:
         """Seconds of each part, to the microsecond."""
-        found: dict[str, float] = {}
-        for (_, begin), (name, end) in pairwise(self.marks):
-            found[name] = found.get(name, 0.0) + self.clock.between(begin, end)
+        parts = self._totals(self.clock.between)
         for name, weights in self.shares.items():
             whole = sum(weights.values())
-            if name in found and whole > 0:
-                seconds = found.pop(name)
+            if name in parts and whole > 0:
+                seconds = parts.pop(name)
                 for part, weight in weights.items():
-                    found[part] = found.get(part, 0.0) + seconds * weight / whole
-        return {name: round(seconds, 6) for name, seconds in found.items()}
+                    parts[part] = parts.get(part, 0.0) + seconds * weight / whole
+        return {name: round(seconds, 6) for name, seconds in parts.items()}
 
     def on_cpu(self) -> dict[str, float]:
-        """For how many seconds of each part the thread was running; empty where none can tell."""
-        found: dict[str, float] = {}
+        """Seconds of each part for which the thread was running; empty where unknown."""
+        return {n: round(seconds, 6) for n, seconds in self._totals(self.clock.on_cpu).items()}
+
+    def _totals(self, between: Callable[[Any, Any], float | None]) -> dict[str, float]:
+        """Seconds of each span by one of the clocks; empty where it does not know them."""
+        totals: dict[str, float] = {}
         for (_, begin), (name, end) in pairwise(self.marks):
-            seconds = self.clock.on_cpu(begin, end)
+            seconds = between(begin, end)
             if seconds is None:
                 return {}
-            found[name] = found.get(name, 0.0) + seconds
-        return {name: round(seconds, 6) for name, seconds in found.items()}
+            totals[name] = totals.get(name, 0.0) + seconds
+        return totals
 
 
 class Spans:
-    """Cuts time into named parts, lap by lap."""
+    """Divides time into named parts, lap by lap."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or HostClock()
@@ -96,15 +84,16 @@ class Spans:
         self._launched: Any = None
 
     def __call__(self, name: str) -> _Span:
+        """A context; the time inside of it is counted for a part."""
         return _Span(self, name)
 
     def _charge(self) -> None:
-        """Give the time since the last mark to whatever is open."""
+        """Count the time since the last mark for the innermost open span."""
         self._marks.append((self.now, self._clock.mark()))
 
     @property
     def now(self) -> str:
-        """What is open at this moment, as another thread may ask."""
+        """The innermost open span; may be read by another thread."""
         open_now = self._open[-1:]
         return open_now[0] if open_now else "other"
 
@@ -123,8 +112,8 @@ class Spans:
         self._open.pop()
 
     def launched(self) -> None:
-        """Ranks begin to exchange some gradients, while the backward pass goes on: from the last
-        time this happens until the pass ends, there is nothing left but to wait for it."""
+        """Record that the exchange of a bucket of gradients begins. From the last one until the
+        backward pass ends, the pass only waits for the exchange."""
         self._launched = self._clock.mark()
 
     def lap(self, shares: Mapping[str, Mapping[str, float]] | None = None) -> Lap:
@@ -135,6 +124,8 @@ class Spans:
 
 
 class _Span:
+    """A class rather than a generator: several of them are entered in every step."""
+
     __slots__ = ("_name", "_spans")
 
     def __init__(self, spans: Spans, name: str) -> None:
@@ -143,10 +134,5 @@ class _Span:
     def __enter__(self) -> None:
         self._spans._enter(self._name)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._spans._leave()

@@ -1,159 +1,130 @@
-"""What binds a run: a pure function from measured facts to a limit, its proof, and what to do.
+"""What limits a run: a pure function from measured facts to a cause and the numbers that prove it.
 
-Invariants: rules are a table; each looks at the facts and claims some seconds of a step, with the
-number that proves it and the step time without it. The largest claim above its threshold binds; the
-next one is the runner-up. Where nobody claims enough, the network itself binds, or it and loading
-are in balance. Utilisation of a GPU is no fact: one that waits for the network counts as busy.
+Invariants: the rules are a table. Each rule attributes some seconds of a step to a cause (a claim)
+and estimates the step time without it. The largest claim above its threshold is the limit; the
+next one is the runner-up. Where no claim is large enough, the limit is compute, or compute and
+loading are in balance. GPU utilisation is not a fact: a GPU that waits for a link counts as busy.
+All sentences are in `verdict_text`.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from stoker.measure.facts import LARGER, SLOWER, Facts, RankFacts
+from stoker.measure import verdict_text
+from stoker.measure.facts import LARGER, SLOWER, Facts
 from stoker.measure.ports import ring_bytes
 from stoker.measure.spans import WAITING
+from stoker.measure.verdict_text import Numbers
 
 COMPUTE = ("to_device", "forward", "backward", "optimiser")
 MODEL = ("forward", "backward")
 ASLEEP = 0.25
-"""The share of a part off the CPU, and waiting for nothing we know, above which it sleeps."""
-WANTING = 0.05
-"""The share of a step for which the training thread waits for a core where cores are wanting."""
+"""The training thread sleeps if it is off the CPU, without a known reason, for more than this."""
+FEW_CORES = 0.05
+"""Cores are missing if the training thread waits for one for more than this share of a step."""
 LATE = 0.5
-"""How often the interpreter lock is late where another thread hogs it."""
+"""Another thread holds the interpreter lock if the lock is late more often than this."""
 AFTER_LOCK = 0.035
-"""What a wait for the lock costs after it, as a share of it, in CPU time of the one that waited:
-its core had gone idle, its caches cold. Measured (docs/results/verdict.md)."""
+"""CPU time that a wait for the lock costs afterwards, as a share of the wait: the core was idle and
+its caches are cold. Measured (docs/results/verdict.md)."""
 FULL = 0.6
-"""The share of what a link can do, above which it is saturated."""
+"""A link is full above this share of its capacity."""
 PERSISTENT = 0.8
-"""The share of steps in which a rank must be slow to be named."""
+"""A rank is a straggler if it is slow in at least this share of the steps."""
 BALANCED = 0.85
-"""Where loading alone takes this share of a step, a faster network would wait for it."""
-
-NAMES = {
-    "read": "reading: the network waits for bytes from storage",
-    "decode": "decoding: the network waits for images",
-    "data": "data: the network waits for images",
-    "host": "the host",
-    "compute": "compute: the network itself",
-    "network": "the link between machines",
-    "exchange": "the exchange of gradients, though no link is full",
-    "checkpoint": "saving checkpoints",
-    "evaluation": "evaluation",
-    "straggler": "one slow rank",
-    "balanced": "nothing alone: loading and compute are in balance",
-}
-"""What can bind a run, in words."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What binds, the number that proves it, what comes next, and what to do."""
-
-    limit: str
-    words: str
-    evidence: str
-    action: str
-    step_s: float
-    without_s: float | None = None
-    """Seconds a step would take without the limit, where somebody can say."""
-    runner_up: str = ""
-
-    @property
-    def gain(self) -> float:
-        """The share of the time that would go if the limit did."""
-        if self.without_s is None or self.step_s <= 0:
-            return 0.0
-        return max(1 - self.without_s / self.step_s, 0.0)
-
-    def lines(self) -> list[str]:
-        """The verdict as it is told."""
-        told = [f"bound by {self.words}: {self.evidence}"]
-        if self.without_s is not None and self.gain >= 0.01:
-            told.append(
-                f"without it: {seconds(self.without_s)} a step instead of {seconds(self.step_s)} "
-                f"({self.gain:.0%} less)"
-            )
-        if self.runner_up:
-            told.append(f"next limit: {self.runner_up}")
-        return [*told, f"next: {self.action}"]
+"""If loading alone takes this share of a step, a faster model would wait for it."""
+RUNNER_UP = 0.05
+"""The least share of a step for which a claim is named as the runner-up of another."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What one rule holds against a step."""
+    """Seconds of a step that are attributed to one cause."""
 
-    limit: str
+    cause: str
+    """The limit, or `limit.cause` where one limit has several causes."""
     lost_s: float
-    evidence: str
-    without_s: float
-    action: str
-    words: str = ""
+    without_s: float | None = None
+    """The estimated step time without the cause; None where there is no estimate."""
+    details: Numbers = field(default_factory=dict)
+    """The numbers and names that prove it."""
+
+    @property
+    def limit(self) -> str:
+        return self.cause.partition(".")[0]
+
+    def numbers(self, step_s: float) -> Numbers:
+        """All that the sentences about this claim need."""
+        share = self.lost_s / step_s
+        return {"step_s": step_s, "lost_s": self.lost_s, "lost_share": share, **self.details}
 
 
-def seconds(value: float) -> str:
-    """0.31 s, 31.2 ms: as many digits as mean something."""
-    return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.3g} ms"
+@dataclass(frozen=True)
+class Verdict:
+    """What limits a run, and what would limit it next."""
+
+    step_s: float
+    claim: Claim
+    runner_up: Claim | None = None
+
+    @property
+    def limit(self) -> str:
+        return self.claim.limit
+
+    @property
+    def without_s(self) -> float | None:
+        """Seconds that a step would take without the limit; None where there is no estimate."""
+        return self.claim.without_s
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a `verdict` event: plain data and the sentences about it."""
+        following = self.runner_up
+        return {
+            "limit": self.limit,
+            "cause": self.claim.cause,
+            **verdict_text.sentences(self.claim.cause, self.claim.numbers(self.step_s)),
+            "step_s": self.step_s,
+            "without_s": self.without_s,
+            "lost_s": self.claim.lost_s,
+            "runner_up": verdict_text.runner_up(following.cause, following.numbers(self.step_s))
+            if following
+            else "",
+            "details": dict(self.claim.details),
+        }
+
+    def lines(self) -> list[str]:
+        """The verdict as it is printed."""
+        return verdict_text.lines(self.fields())
 
 
-def share(part: float, facts: Facts) -> str:
-    return f"{part / facts.step_s:.0%}"
+Rule = Callable[[Facts], Claim | None]
 
 
-def after_waiting(facts: Facts, loading_s: float, without: str = "") -> float:
-    """A step's time where loading takes another time: as long as all else, as loading, or as the
-    CPU needs for both."""
-    else_s = facts.step_s - facts.part(*WAITING)
-    return min(max(else_s, loading_s, facts.cpu_floor_s(without)), facts.step_s)
+def step_after(facts: Facts, loading_s: float, without: str = "") -> float:
+    """The estimated step time if loading took another time: the longest of the rest of the step,
+    the loading, and the CPU time of both over the cores."""
+    rest_s = facts.step_s - facts.part(*WAITING)
+    return min(max(rest_s, loading_s, facts.cpu_floor_s(without)), facts.step_s)
 
 
-def reading(facts: Facts) -> Claim | None:
-    lost = facts.part("read")
-    read, decode = facts.work("read"), facts.work("decode")
-    evidence = (
-        f"{share(lost, facts)} of the time waiting for reads; a batch takes "
-        f"{seconds(read)} of reading on {facts.threads} threads, {seconds(decode)} of decoding"
-    )
-    return Claim(
-        "read",
-        lost,
-        evidence,
-        after_waiting(facts, decode, "read_cpu"),
-        "a faster disk, or a copy of the packed set on a local one",
-    )
+def loading(part: str, *rest: str, without: str = "") -> Rule:
+    """A rule: the model waits for one part of loading, `rest` is what loading has to do besides.
+    A loop that cannot separate reading from decoding has one part, `data`."""
 
+    def claim(facts: Facts) -> Claim:
+        without_s = step_after(facts, facts.work(*rest), without)
+        work_s = {"read_s": facts.work("read"), "decode_s": facts.work("decode")}
+        return Claim(part, facts.part(part), without_s, {**work_s, "threads": facts.threads})
 
-def decoding(facts: Facts) -> Claim | None:
-    lost = facts.part("decode")
-    read, decode = facts.work("read"), facts.work("decode")
-    evidence = (
-        f"{share(lost, facts)} of the time waiting for decoding; a batch takes "
-        f"{seconds(decode)} of decoding on {facts.threads} threads, {seconds(read)} of reading"
-    )
-    return Claim(
-        "decode",
-        lost,
-        evidence,
-        after_waiting(facts, read),
-        "smaller stored images (stoker pack --max-side) or --codec raw, then more cores",
-    )
-
-
-def waiting(facts: Facts) -> Claim | None:
-    """A loop that does not tell reading from decoding."""
-    lost = facts.part("data")
-    evidence = f"{share(lost, facts)} of the time waiting for images"
-    without = after_waiting(facts, 0.0)
-    action = "more --threads, smaller stored images, or a faster disk"
-    return Claim("data", lost, evidence, without, action)
+    return claim
 
 
 def off_cpu_s(facts: Facts, parts: tuple[str, ...]) -> float:
-    """How long the training thread was off the CPU in some parts."""
+    """Seconds of some parts for which the training thread was off the CPU; 0 if unknown."""
     if not all(rank.on_cpu for rank in facts.ranks):
         return 0.0
     return statistics.fmean(
@@ -163,37 +134,32 @@ def off_cpu_s(facts: Facts, parts: tuple[str, ...]) -> float:
 
 
 def asleep_s(facts: Facts, parts: tuple[str, ...]) -> float:
-    """The same, but for a want of cores. Where several threads compute, one that has no core keeps
-    the others waiting off theirs: that can be told from sleep only where no core is wanting."""
+    """Seconds of some parts for which the training thread slept although it could have had a core.
+    0 if several threads compute and a core may have been missing: a thread without a core keeps the
+    others waiting off the CPU, which looks like sleep."""
     delay = facts.delay_s or 0.0
-    if facts.computing > 1 and (facts.delay_s is None or delay > WANTING * facts.step_s):
+    if facts.computing > 1 and (facts.delay_s is None or delay > FEW_CORES * facts.step_s):
         return 0.0
     return max(off_cpu_s(facts, parts) - delay, 0.0)
 
 
-def hogged(facts: Facts) -> Claim | None:
+def interpreter_lock(facts: Facts) -> Claim | None:
     """Another thread of the process holds the interpreter lock."""
     if facts.late_share < LATE:
         return None
-    # Where it waits for a core as well, the thread that has one is the same.
-    waited = (facts.delay_s or 0.0) - facts.hog_cores * facts.step_s
-    lost = off_cpu_s(facts, (*COMPUTE, "other")) - max(waited, 0.0) + facts.part(*WAITING)
-    left = facts.step_s - lost
-    who = f": the thread '{facts.hog}' used {facts.hog_cores:.2f} of a core" if facts.hog else ""
-    return Claim(
-        "host",
-        lost,
-        f"the interpreter lock was not free {facts.late_share:.0%} of the times it was asked for"
-        f"{who}; the training thread waited {share(lost, facts)} of the time",
-        max(left - AFTER_LOCK * lost, left / 2),
-        "move that thread's work to a process of its own",
-        "the host: another Python thread holds the interpreter lock",
-    )
+    # If the training thread waits for a core as well, the thread with the lock has that core.
+    core_wait_s = (facts.delay_s or 0.0) - facts.hog_cores * facts.step_s
+    lost_s = off_cpu_s(facts, (*COMPUTE, "other")) - max(core_wait_s, 0.0) + facts.part(*WAITING)
+    rest_s = facts.step_s - lost_s
+    details: dict[str, float | str] = {"late_share": facts.late_share}
+    if facts.hog:
+        details |= {"thread": facts.hog, "thread_cores": facts.hog_cores}
+    return Claim("host.lock", lost_s, max(rest_s - AFTER_LOCK * lost_s, rest_s / 2), details)
 
 
 def between_parts_s(facts: Facts) -> float:
-    """What the training thread does between the parts of a step. It may lose its core there to
-    loading, which is no work of its own."""
+    """Seconds of work that the training thread does between the parts of a step. Time in which it
+    has lost its core to loading is not counted."""
     return statistics.fmean(
         min(rank.parts.get("other", 0.0), rank.on_cpu.get("other", float("inf")))
         for rank in facts.ranks
@@ -201,167 +167,125 @@ def between_parts_s(facts: Facts) -> float:
 
 
 def small_batch(facts: Facts) -> Claim | None:
-    """Much of a step does not depend on how many images are in it."""
+    """Much of a step does not depend on the number of its images."""
     if facts.in_larger is None:
         return None
-    spared = facts.part(*MODEL) * (1 - facts.in_larger)
-    # The optimiser, what lies between the parts and the handing over of a batch come once a step,
-    # however many images there are.
-    handing_over = facts.part(*WAITING) if facts.part(*WAITING) < 0.1 * facts.step_s else 0.0
-    once = facts.part("optimiser") + between_parts_s(facts) + handing_over
-    lost = min(spared + once * (1 - 1 / LARGER), facts.step_s)
-    return Claim(
-        "host",
-        lost,
-        f"a step of {facts.images:,.0f} images takes {seconds(facts.step_s)}; as part of one "
-        f"{LARGER} times as large they would take {seconds(facts.step_s - lost)}",
-        facts.step_s - lost,
-        "a larger --batch-size, with the learning rate to match",
-        "the host: the batch is too small for the work",
-    )
+    saved_s = facts.part(*MODEL) * (1 - facts.in_larger)
+    # The optimiser, the work between the parts and the handing over of a batch come once a step.
+    wait_s = facts.part(*WAITING)
+    fixed_s = facts.part("optimiser") + between_parts_s(facts)
+    fixed_s += wait_s if wait_s < 0.1 * facts.step_s else 0.0
+    lost_s = min(saved_s + fixed_s * (1 - 1 / LARGER), facts.step_s)
+    without_s = facts.step_s - lost_s
+    details = {"images": facts.images, "larger": LARGER, "without_s": without_s}
+    return Claim("host.small_batch", lost_s, without_s, details)
 
 
-def exchanging(facts: Facts) -> Claim | None:
-    """Gradients on their way when there is nothing else left to do."""
+def exchange(facts: Facts) -> Claim | None:
+    """Gradients that are still on their way when the backward pass has nothing else left to do."""
     world = max(facts.world, len(facts.ranks))
     if world < 2:
         return None
-    lost, first = facts.transfer_s, facts.ranks[0]
-    wire = ring_bytes(first.sent_bytes, world)
-    # However quick the link, the CPU has to move the bytes.
-    without = facts.step_s - lost + min(lost, wire * facts.send_cpu)
-    # Where nobody saw them arrive: some time between the first gradient and the end of the pass.
-    under_way = first.sent_s or facts.part("backward") + lost
-    rate = wire / under_way if under_way else 0.0
-    sent = f"{wire / 1e6:,.0f} MB a step"
-    said = f"{share(lost, facts)} of the time waiting for gradients to arrive: {sent}"
+    lost_s, first = facts.transfer_s, facts.ranks[0]
+    wire_bytes = ring_bytes(first.sent_bytes, world)
+    # However fast the link, the CPU has to move the bytes.
+    without_s = facts.step_s - lost_s + min(lost_s, wire_bytes * facts.send_cpu)
+    # If their arrival was not timed: between the first gradient and the end of the pass.
+    sending_s = first.sent_s or facts.part("backward") + lost_s
+    rate = wire_bytes / sending_s if sending_s else 0.0
+    details = {"sent_mb": wire_bytes / 1e6}
     if rate:
-        said += f" at {rate * 8 / 1e6:,.0f} Mbit/s"
+        details["rate_mbit"] = rate * 8 / 1e6
+    cause = "exchange"
     if facts.capacity and facts.local_world < world:
-        said += f"; the link can do {facts.capacity * 8 / 1e6:,.0f}"
-        if rate >= FULL * facts.capacity:
-            action = "a faster port; till then a larger batch a rank, so that fewer are exchanged"
-            return Claim("network", lost, said, without, action)
-    action = "a larger batch a rank, or fewer ranks"
-    return Claim("exchange", lost, said, without, action)
+        details["capacity_mbit"] = facts.capacity * 8 / 1e6
+        cause = "network" if rate >= FULL * facts.capacity else cause
+    return Claim(cause, lost_s, without_s, details)
 
 
-def straggling(facts: Facts) -> Claim | None:
+def straggler(facts: Facts) -> Claim | None:
     """One rank that keeps the others waiting, step after step."""
     if len(facts.ranks) < 2:
         return None
     slow = max(facts.ranks, key=lambda rank: rank.own_s)
     others = [rank for rank in facts.ranks if rank is not slow]
-    usual = statistics.median(rank.own_s for rank in others)
-    if slow.own_s < SLOWER * usual or slow.slow_share < PERSISTENT:
+    others_s = statistics.median(rank.own_s for rank in others)
+    if slow.own_s < SLOWER * others_s or slow.slow_share < PERSISTENT:
         return None
-    part = max(slow.parts, key=lambda name: behind(slow, others, name))
-    there, here = median_part(others, part), slow.parts[part]
-    # Its other parts are longer, too, where it exchanges in between what others have sent long ago.
-    lost = here - there
-    why = f"; {slow.trouble}" if slow.trouble else ""
-    return Claim(
-        "straggler",
-        lost,
-        f"rank {slow.rank} on {slow.host} takes {seconds(slow.own_s)} a step, the others "
-        f"{seconds(usual)}; most of it in {part}: {seconds(here)} against {seconds(there)}{why}",
-        facts.step_s - lost,
-        f"look at {slow.host} (other jobs, heat, a slow disk), or replace it",
-        f"one slow rank: rank {slow.rank} on {slow.host}",
-    )
+    usual_s = {p: statistics.median(r.parts.get(p, 0.0) for r in others) for p in slow.parts}
+    # Only its slowest part counts: the others are longer too, because it exchanges in between what
+    # the other ranks have sent long ago.
+    shared = ("exchange", "checkpoint")
+    behind_s = {p: 0.0 if p in shared else s - usual_s[p] for p, s in slow.parts.items()}
+    part = max(behind_s, key=behind_s.__getitem__)
+    lost_s = slow.parts[part] - usual_s[part]
+    details = {
+        "rank": slow.rank,
+        "host": slow.host,
+        "rank_s": slow.own_s,
+        "others_s": others_s,
+        "part": part,
+        "part_s": slow.parts[part],
+        "others_part_s": usual_s[part],
+        **slow.slowdowns,
+    }
+    return Claim("straggler", lost_s, facts.step_s - lost_s, details)
 
 
-def median_part(ranks: list[RankFacts], part: str) -> float:
-    return statistics.median(rank.parts.get(part, 0.0) for rank in ranks)
-
-
-def behind(slow: RankFacts, others: list[RankFacts], part: str) -> float:
-    if part in ("exchange", "checkpoint"):
-        return 0.0
-    return slow.parts[part] - median_part(others, part)
-
-
-def occasional(part: str, action: str) -> Callable[[Facts], Claim]:
-    """What comes now and then, as it falls on each step."""
+def occasional(part: str) -> Rule:
+    """A rule: what comes now and then, spread over the steps."""
 
     def claim(facts: Facts) -> Claim:
-        # One rank saves, the others wait for it: its time counts once.
-        lost = max(rank.parts.get(part, 0.0) for rank in facts.ranks)
-        evidence = f"{share(lost, facts)} of the time, {seconds(lost)} a step"
-        return Claim(part, lost, evidence, facts.step_s - lost, action)
+        # One rank saves while the others wait for it: its time counts once.
+        lost_s = max(rank.parts.get(part, 0.0) for rank in facts.ranks)
+        return Claim(part, lost_s, facts.step_s - lost_s)
 
     return claim
 
 
-RULES: tuple[tuple[float, Callable[[Facts], Claim | None]], ...] = (
-    (0.10, reading),
-    (0.10, decoding),
-    (0.10, waiting),
-    (0.10, hogged),
+RULES: tuple[tuple[float, Rule], ...] = (
+    (0.10, loading("read", "decode", without="read_cpu")),
+    (0.10, loading("decode", "read")),
+    (0.10, loading("data")),
+    (0.10, interpreter_lock),
     (0.25, small_batch),
-    (0.10, exchanging),
-    (0.07, straggling),
-    (0.05, occasional("checkpoint", "a faster disk for --run, or a longer --checkpoint-interval")),
-    (0.20, occasional("evaluation", "evaluate less often: --eval-every")),
+    (0.10, exchange),
+    (0.07, straggler),
+    (0.05, occasional("checkpoint")),
+    (0.20, occasional("evaluation")),
 )
-"""The share of a step above which a claim binds, and who claims it."""
+"""The share of a step above which a claim can be the limit, and the rule that makes the claim."""
 
 
-def judge(facts: Facts | None) -> Verdict | None:
-    """What binds, or None where nothing was measured."""
+def verdict_of(facts: Facts | None) -> Verdict | None:
+    """What limits a run, or None where nothing was measured."""
     if facts is None or not facts.ranks or facts.step_s <= 0:
         return None
-    claims = [(least, claim) for least, rule in RULES if (claim := rule(facts)) is not None]
-    claims.sort(key=lambda row: row[1].lost_s, reverse=True)
-    bound = next((c for least, c in claims if c.lost_s > least * facts.step_s), None)
-    if bound is None:
-        return unbound(facts, [claim for _, claim in claims])
-    runner_up = compute_share(facts)
-    rest = [claim for _, claim in claims if claim.limit != bound.limit]
-    if rest and rest[0].lost_s > 0.05 * facts.step_s:
-        runner_up = f"{words_of(rest[0])}, {share(rest[0].lost_s, facts)} of the time"
-    return Verdict(
-        bound.limit,
-        words_of(bound),
-        bound.evidence,
-        bound.action,
-        facts.step_s,
-        bound.without_s,
-        runner_up,
-    )
+    rows = [(least, claim) for least, rule in RULES if (claim := rule(facts)) is not None]
+    rows.sort(key=lambda row: row[1].lost_s, reverse=True)
+    claims = [claim for _, claim in rows]
+    limit = next((claim for least, claim in rows if claim.lost_s > least * facts.step_s), None)
+    if limit is None:
+        return compute_verdict(facts, claims)
+    runner_up = next((claim for claim in claims if claim.limit != limit.limit), None)
+    if runner_up is None or runner_up.lost_s <= RUNNER_UP * facts.step_s:
+        runner_up = Claim("compute", facts.part(*COMPUTE))
+    return Verdict(facts.step_s, limit, runner_up)
 
 
-def words_of(claim: Claim) -> str:
-    return claim.words or NAMES[claim.limit]
-
-
-def compute_share(facts: Facts) -> str:
-    return f"{NAMES['compute']}, {share(facts.part(*COMPUTE), facts)} of the time"
-
-
-def unbound(facts: Facts, claims: list[Claim]) -> Verdict:
-    """Nothing but the network itself takes much of the time."""
-    compute, waits = facts.part(*COMPUTE), facts.part(*WAITING)
-    evidence = (
-        f"{share(compute, facts)} of the time in forward, backward and optimiser, "
-        f"{waits / facts.step_s:.1%} waiting for images"
-    )
-    asleep = asleep_s(facts, MODEL)
-    if asleep > ASLEEP * facts.part(*MODEL):
-        evidence += f"; the thread slept for {seconds(asleep)} of {seconds(facts.part(*MODEL))}"
-        action = "look for what forward or backward wait for: py-spy dump --pid PID"
-        return Verdict(
-            "compute", NAMES["compute"], evidence, action, facts.step_s, facts.step_s - asleep
-        )
-    loading = facts.work("read", "cpu") - facts.work("read_cpu")
-    action = "a faster device, --amp, a smaller --image-size or --model"
-    if loading > BALANCED * facts.step_s:
-        evidence += f"; loading alone takes {seconds(loading)} of {seconds(facts.step_s)}"
-        action = "more cores and a faster device together; one alone gains little"
-        return Verdict("balanced", NAMES["balanced"], evidence, action, facts.step_s)
-    runner_up = ""
-    if loading > 0:
-        runner_up = f"loading, {seconds(loading)} a step by itself"
-    if claims and claims[0].lost_s > max(loading, 0.02 * facts.step_s):
-        runner_up = f"{words_of(claims[0])}, {share(claims[0].lost_s, facts)} of the time"
-    return Verdict("compute", NAMES["compute"], evidence, action, facts.step_s, runner_up=runner_up)
+def compute_verdict(facts: Facts, claims: list[Claim]) -> Verdict:
+    """The verdict where no claim is above its threshold."""
+    step_s, compute_s, model_s = facts.step_s, facts.part(*COMPUTE), facts.part(*MODEL)
+    details = {"compute_share": compute_s / step_s, "wait_share": facts.part(*WAITING) / step_s}
+    sleep_s = asleep_s(facts, MODEL)
+    if sleep_s > ASLEEP * model_s:
+        details["model_s"] = model_s
+        return Verdict(step_s, Claim("compute.sleep", sleep_s, step_s - sleep_s, details))
+    loading_s = facts.work("read", "cpu") - facts.work("read_cpu")
+    if loading_s > BALANCED * step_s:
+        details["loading_s"] = loading_s
+        return Verdict(step_s, Claim("balanced", compute_s, details=details))
+    runner_up = Claim("loading", loading_s) if loading_s > 0 else None
+    if claims and claims[0].lost_s > max(loading_s, 0.02 * step_s):
+        runner_up = claims[0]
+    return Verdict(step_s, Claim("compute", compute_s, details=details), runner_up)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from stoker.measure.environment import Finding, Surroundings
+from stoker.measure.environment import Environment
+from stoker.measure.findings import Finding
 from stoker.measure.trials.forecast import Forecast
 from stoker.measure.trials.loading import LoadingSpeed
 from stoker.measure.trials.storage import DiskSpeed
-from stoker.measure.verdict import judge
+from stoker.measure.verdict import verdict_of
 from stoker.recipe.recipe import Recipe
 from stoker.text import plural, size
 from stoker.train.trials.compute import Compute, Together
@@ -32,7 +33,7 @@ def rate(name: str, images_per_s: float, words: str = "") -> str:
     return f"  {name:<22}{images_per_s:>9,.0f} images/s  {words}".rstrip()
 
 
-def environment(facts: Surroundings) -> list[str]:
+def environment(facts: Environment) -> list[str]:
     known = [f"{name} {number}" for name, number in facts.versions.items()]
     cores = plural(facts.cores, "core")
     if facts.machine_cores and facts.machine_cores != facts.cores:
@@ -153,7 +154,7 @@ def prediction(together: Together, parts: Forecast, first_epoch: float | None) -
     lines.append(row("", "evaluation and checkpoints come on top"))
     binds = f"each measured alone; the lowest is {parts.binds.words}"
     lines.append(rate("the parts allow", parts.images_per_s, binds))
-    verdict = judge(together.facts)
+    verdict = verdict_of(together.facts)
     lines += [f"  {line}" for line in verdict.lines()] if verdict else []
     if together.images_per_s > DOUBTFUL * parts.images_per_s:
         lines.append(

@@ -1,6 +1,6 @@
-"""`explain`: what happened to a run, where its time went, what bound it. At most 25 lines.
+"""`explain`: what happened to a run, where its time went and what limited it, in at most 25 lines.
 
-Reads the run directory only: a living run, a dead one and somebody else's look the same.
+Reads the run directory only, so that it works for a running, an ended and a copied run alike.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stoker.measure.facts_from_events import facts_of_run
 from stoker.measure.spans import APART, PARTS
-from stoker.measure.verdict import judge
+from stoker.measure.verdict import verdict_of
 from stoker.run.directory import Run
 from stoker.run.events import Event
 from stoker.survive.remedies import Remedies
@@ -19,11 +19,11 @@ from stoker.text import bar, clock, one_line, plural, sparkline
 
 MOST_LINES = 25
 WORTH_A_LINE = 0.001
-"""The share of the time below which a part goes to `other`."""
+"""A part below this share of the time is added to `other`."""
 
 LABELS = {
     "startup": "starting up",
-    "redone": "done again after kills",
+    "redone": "repeated after kills",
     "data": "waiting for data",
     "read": "waiting for reads",
     "decode": "waiting for decoding",
@@ -56,31 +56,31 @@ class Ledger:
 
 
 def ledger_of(run: Run) -> Ledger:
-    """Add up rank 0's time over all attempts; steps that a later attempt did again apart."""
+    """The time of rank 0 over all attempts; steps that a later attempt repeated are apart."""
     parts: Counter[str] = Counter()
     startup = redone = 0.0
     counted = {(event["attempt"], event["step"]) for event in run.merged("step")}
-    again = 0
+    redone_steps = 0
     for event in run.events():
         seconds = event.get("parts", {})
         if event["kind"] == "attempt":
             startup += event["startup_s"]
         elif event["kind"] == "step" and (event["attempt"], event["step"]) not in counted:
             redone += sum(seconds.values())
-            again += 1
+            redone_steps += 1
         else:
             parts.update(seconds)
-    return Ledger(dict(parts), startup, redone, again)
+    return Ledger(dict(parts), startup, redone, redone_steps)
 
 
 def explain(run: Run) -> list[str]:
-    """The whole story, ready to print."""
+    """The lines to print."""
     record = run.record
     starts = run.starts()
     if not starts:
         end = run.end()
-        why = f": {end['outcome']} ({one_line(end['reason'])})" if end else ""
-        return [f"{run.path}: nothing has been trained yet{why}"]
+        outcome = f": {end['outcome']} ({one_line(end['reason'])})" if end else ""
+        return [f"{run.path}: nothing has been trained yet{outcome}"]
     ledger = ledger_of(run)
     head = [
         f"{record['values']['model']} on {Path(record['data']).name} "
@@ -94,7 +94,7 @@ def explain(run: Run) -> list[str]:
 
 
 def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:
-    """How often it was started, how it ended, what was done twice."""
+    """Attempts, how the run ended, repeated steps and trouble on the way."""
     steps = run.merged("step")
     done, total = (steps[-1]["step"] + 1 if steps else 0), starts[-1]["steps"]
     end = run.end()
@@ -112,17 +112,17 @@ def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:
     ]
     if ledger.redone_steps:
         lines.append(
-            f"{plural(ledger.redone_steps, 'step')} done again after interruptions "
+            f"{plural(ledger.redone_steps, 'step')} repeated after interruptions "
             f"({clock(ledger.redone_s)})"
         )
     lines += trouble_lines(run)
     if starts[-1]["unseen"]:
-        lines.append(f"{plural(starts[-1]['unseen'], 'sample')} of the last epoch left unseen")
+        lines.append(f"{plural(starts[-1]['unseen'], 'sample')} of the last epoch not used")
     return lines
 
 
 def trouble_lines(run: Run) -> list[str]:
-    """What went wrong on the way and was mended: the latest of each kind."""
+    """Roll-backs and stalls: how many, and the latest of each."""
     taken = Remedies(run.path).taken
     stalls = [event["words"] for event in run.events() if event["kind"] == "stall"]
     lines = [f"{plural(len(taken), 'roll-back')}, the latest: {taken[-1].words()}"] if taken else []
@@ -130,24 +130,24 @@ def trouble_lines(run: Run) -> list[str]:
 
 
 def result_lines(run: Run, with_top5: bool) -> list[str]:
-    """Accuracy: the best, the last, the curve."""
-    found = run.merged("evaluation")
-    if not found:
+    """The latest accuracy, the best one and the curve."""
+    evaluations = run.merged("evaluation")
+    if not evaluations:
         return ["not evaluated yet"]
-    shares = [event["top1"] / event["images"] for event in found]
-    best = max(range(len(found)), key=shares.__getitem__)
-    last = found[-1]
+    shares = [event["top1"] / event["images"] for event in evaluations]
+    best = max(range(len(evaluations)), key=shares.__getitem__)
+    last = evaluations[-1]
     top5 = f", top-5 {last['top5'] / last['images']:.2%}" if with_top5 else ""
     return [
         f"top-1 {shares[-1]:.2%}{top5} on "
         f"{plural(last['images'], 'image')} at epoch {last['epoch']:.2f}; best "
-        f"{shares[best]:.2%} at epoch {found[best]['epoch']:.2f}",
+        f"{shares[best]:.2%} at epoch {evaluations[best]['epoch']:.2f}",
         f"top-1  {sparkline(shares)}  {min(shares):.0%} to {max(shares):.0%}",
     ]
 
 
 def time_lines(run: Run, ledger: Ledger, most: int) -> list[str]:
-    """Where the time went, and how many images a second came of it."""
+    """Where the time went, and how many images a second were trained."""
     steps = run.merged("step")
     parts = {"startup": ledger.startup_s, **{p: ledger.parts.get(p, 0.0) for p in PARTS}}
     parts["redone"] = ledger.redone_s
@@ -166,7 +166,7 @@ def time_lines(run: Run, ledger: Ledger, most: int) -> list[str]:
 
 
 def largest(parts: dict[str, float], most: int, total_s: float) -> list[tuple[str, float]]:
-    """The parts in their order; small ones, and what does not fit, go to `other`."""
+    """At most so many parts, in their order; the small ones are added to `other`."""
     by_size = sorted((part for part in parts if part != "other"), key=parts.__getitem__)
     named = [part for part in by_size if parts[part] > WORTH_A_LINE * total_s][-(most - 1) :]
     rest = sum(seconds for part, seconds in parts.items() if part not in named)
@@ -175,9 +175,6 @@ def largest(parts: dict[str, float], most: int, total_s: float) -> list[tuple[st
 
 
 def verdict_lines(run: Run) -> list[str]:
-    """What bound the latest attempt that came far enough to tell."""
-    for attempt in reversed(run.attempts()):
-        found = judge(facts_of_run(run, attempt))
-        if found is not None:
-            return found.lines()
-    return []
+    """The verdict on the latest attempt with enough steps for one; empty where there is none."""
+    verdicts = (verdict_of(facts_of_run(run, attempt)) for attempt in reversed(run.attempts()))
+    return next((verdict.lines() for verdict in verdicts if verdict), [])

@@ -28,6 +28,13 @@ NET = """Inter-|   Receive                            |  Transmit
   eth0:33397 68 0 0 0 0 0 0 28043 40 0 0 0 0 0 0
 eth0:1: 5 1 0 0 0 0 0 0 6 1 0 0 0 0 0 0
 """
+CPUINFO = """processor\t: 0
+model name\t: A processor: 2 GHz
+flags\t\t: fpu avx2
+
+processor\t: 1
+model name\t: Another
+"""
 THREAD = "42 (a) b (c) S 1 42 42 0 -1 4194304 100 0 0 0 31 11 0 0 20 0 1 0 3558362 313 390\n"
 
 
@@ -82,6 +89,21 @@ def test_a_thread_may_have_any_name() -> None:
         assert proc.thread_ticks(odd) is None
 
 
+def test_the_start_of_a_process_and_of_the_machine() -> None:
+    assert proc.start_ticks(THREAD) == 3558362
+    assert proc.start_ticks(THREAD.partition(" 3558362")[0]) is None
+    assert proc.uptime_s("8123.45 16000.10\n") == 8123.45
+    assert proc.uptime_s("8123.4") is None
+
+
+def test_fields_of_the_first_processor() -> None:
+    assert proc.processor(CPUINFO) == {
+        "processor": "0",
+        "model name": "A processor: 2 GHz",
+        "flags": "fpu avx2",
+    }
+
+
 def test_each_interface_has_two_ways() -> None:
     assert proc.interface_bytes(NET) == {
         "lo": (2423, 2423),
@@ -100,16 +122,24 @@ def test_no_text_is_too_odd(text: str) -> None:
     assert proc.pressure_s(text) is None
     assert proc.schedule_s(text) is None
     assert proc.thread_ticks(text) is None
+    assert proc.start_ticks(text) is None
+    assert proc.uptime_s(text) is None
+    assert proc.driver_version(text) is None
+    assert not proc.processor(text).get("model name")
     assert proc.single(text) is None
 
 
-@pytest.mark.parametrize("text", [STAT, CPU_STAT_1, CPU_STAT_2, MEMINFO, PRESSURE, NET, THREAD])
+@pytest.mark.parametrize(
+    "text", [STAT, CPU_STAT_1, CPU_STAT_2, MEMINFO, PRESSURE, NET, THREAD, CPUINFO]
+)
 def test_a_text_that_is_cut_off_tells_less_and_nothing_wrong(text: str) -> None:
     for end in range(len(text)):
         cut = text[:end]
         assert proc.fields(cut).items() <= proc.fields(text).items()
         assert proc.interface_bytes(cut).items() <= proc.interface_bytes(text).items()
         assert proc.throttled(cut).items() <= proc.throttled(text).items()
+        assert proc.processor(cut).items() <= proc.processor(text).items()
+        assert proc.start_ticks(cut) in (None, proc.start_ticks(text))
         assert proc.machine_ticks(cut) in ({}, proc.machine_ticks(text))
         assert proc.pressure_s(cut) in (None, proc.pressure_s(text))
         assert proc.schedule_s(cut) in (None, proc.schedule_s(text))

@@ -1,4 +1,4 @@
-"""Whatever a run wrote down: each second of its steps is in the facts, and they can be judged."""
+"""For any events of a run: each second of its steps is in the facts, and there is a verdict."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.measure.facts_from_events import WARM_UP, Gathered, slow_shares
+from stoker.measure.facts_from_events import WARM_UP, AttemptSums, slow_shares
 from stoker.measure.spans import ONCE, PARTS
-from stoker.measure.verdict import judge
+from stoker.measure.verdict import verdict_of
 
 BATCH = 32
 SECONDS = st.floats(0, 1e3)
 LAPS = st.lists(st.dictionaries(st.sampled_from(PARTS), SECONDS, max_size=6), max_size=12)
 
 
-def seen_of(ranks: list[list[dict[str, float]]], **more: Any) -> Gathered:
-    """As events of the same run would be seen, without a disk."""
-    seen = Gathered(**more)
+def sums_of(ranks: list[list[dict[str, float]]], **more: Any) -> AttemptSums:
+    """The sums over the events of a run, without a disk."""
+    sums = AttemptSums(**more)
     for rank, laps in enumerate(ranks):
-        seen.add(rank, {"kind": "attempt", "step": 0, "environment": {}})
+        sums.add(rank, {"kind": "attempt", "step": 0, "environment": {}})
         for step, parts in enumerate(laps):
-            seen.add(rank, {"kind": "step", "step": step, "batch": BATCH, "parts": parts})
-    return seen
+            sums.add(rank, {"kind": "step", "step": step, "batch": BATCH, "parts": parts})
+    return sums
 
 
 @given(st.lists(LAPS, min_size=1, max_size=4), st.dictionaries(st.sampled_from(PARTS), SECONDS))
 def test_every_second_that_counts_is_in_the_means(
     ranks: list[list[dict[str, float]]], rest: dict[str, float]
 ) -> None:
-    seen = seen_of(ranks)
+    sums = sums_of(ranks)
     for rank in range(len(ranks)):
-        seen.add(rank, {"kind": "end", "step": len(ranks[rank]), "parts": rest})
-    facts = seen.facts()
+        sums.add(rank, {"kind": "end", "step": len(ranks[rank]), "parts": rest})
+    facts = sums.facts()
     counted = {rank: laps[WARM_UP:] for rank, laps in enumerate(ranks) if laps[WARM_UP:]}
     if facts is None:
         assert not counted
         return
     assert [rank.rank for rank in facts.ranks] == sorted(counted)
-    for told in facts.ranks:
-        laps = [*counted[told.rank], rest]
+    for rank_facts in facts.ranks:
+        laps = [*counted[rank_facts.rank], rest]
         whole = sum(s for lap in laps for part, s in lap.items() if part not in ONCE)
-        assert told.step_s * len(counted[told.rank]) == pytest.approx(whole, abs=1e-6)
-        assert 0 <= told.slow_share <= 1
-        assert -1e-9 <= told.own_s <= told.step_s + 1e-9
+        assert rank_facts.step_s * len(counted[rank_facts.rank]) == pytest.approx(whole, abs=1e-6)
+        assert 0 <= rank_facts.slow_share <= 1
+        assert -1e-9 <= rank_facts.own_s <= rank_facts.step_s + 1e-9
 
 
 @given(st.lists(LAPS, min_size=1, max_size=4))
-def test_any_facts_can_be_judged(ranks: list[list[dict[str, float]]]) -> None:
-    facts = seen_of(ranks).facts()
-    verdict = judge(facts)
+def test_any_facts_have_a_verdict(ranks: list[list[dict[str, float]]]) -> None:
+    facts = sums_of(ranks).facts()
+    verdict = verdict_of(facts)
     if verdict is not None:
         assert verdict.lines()
         assert facts is not None and verdict.step_s == facts.step_s
@@ -62,8 +62,8 @@ def test_windows_that_meet_hold_each_step_once(
     laps: list[dict[str, float]], first: int, last: int
 ) -> None:
     def steps(begin: int = 0, end: int = 1 << 30) -> list[int]:
-        seen = seen_of([laps], chosen=lambda step: begin <= step < end)
-        return list(seen.tallies[0].own_s) if seen.tallies else []
+        sums = sums_of([laps], includes=lambda step: begin <= step < end)
+        return list(sums.ranks[0].own_s) if sums.ranks else []
 
     first, last = min(first, last), max(first, last)
     assert steps(0, first) + steps(first, last) + steps(last) == steps()

@@ -1,4 +1,4 @@
-"""Watching gradients travel changes none of them, and tells who waited for whom."""
+"""Measuring the gradient exchange changes no gradient, and shows which rank waited."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from stoker.measure.gradient_exchange import Exchange
+from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
 from stoker.train.process_group import Ranks
 
 ranks = Ranks.join()
 torch.set_num_threads(1)
 
-def network(dtype=torch.float32):
+def model(dtype=torch.float32):
     torch.manual_seed(7)
     layers = [nn.Linear({WIDTH}, {WIDTH}) for _ in range({LAYERS})]
     return nn.Sequential(*layers).to(dtype)
 
 def gradients(wrapped, micro_batches, spans, dtype=torch.float32, steps=3):
-    # What each step leaves in the network's gradients, as bytes.
-    found = []
+    # The model's gradients after each step, as bytes.
+    kept = []
     for step in range(steps):
         wrapped.zero_grad(set_to_none=True)
         for number in range(micro_batches):
@@ -48,22 +48,22 @@ def gradients(wrapped, micro_batches, spans, dtype=torch.float32, steps=3):
                 loss = wrapped(images).pow(2).sum()
                 with spans("backward"):
                     loss.backward()
-        found.append([p.grad.numpy().tobytes() for p in wrapped.parameters()])
-    return found
+        kept.append([p.grad.numpy().tobytes() for p in wrapped.parameters()])
+    return kept
 
 said = {{"rank": ranks.rank, "same": {{}}, "differ": {{}}}}
 for dtype in (torch.float32, torch.float64):
     for micro_batches in (1, 3):
         key = f"{{dtype}} x {{micro_batches}}"
-        plain = gradients(ranks.wrap(network(dtype)), micro_batches, Spans(), dtype)
-        watched, spans = ranks.wrap(network(dtype)), Spans()
+        plain = gradients(ranks.wrap(model(dtype)), micro_batches, Spans(), dtype)
+        watched, spans = ranks.wrap(model(dtype)), Spans()
         exchange = ranks.watch_exchange(watched, spans)
         said["same"][key] = plain == gradients(watched, micro_batches, spans, dtype)
-        alone = network(dtype)
+        alone = model(dtype)
         alone.no_sync = nullcontext
         said["differ"][key] = plain != gradients(alone, micro_batches, Spans(), dtype)
 
-wrapped, spans = ranks.wrap(network()), Spans()
+wrapped, spans = ranks.wrap(model()), Spans()
 launches = 0
 launched = spans.launched
 def count():
@@ -71,7 +71,7 @@ def count():
     launches += 1
     launched()
 spans.launched = count
-exchange = Exchange(spans, wrapped)
+exchange = GradientExchange(spans, wrapped)
 gradients(wrapped, 1, spans)
 exchange.take()
 spans.lap()

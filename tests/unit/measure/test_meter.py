@@ -1,4 +1,4 @@
-"""A loop of anybody's is measured like ours."""
+"""Any PyTorch loop is measured like ours."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def model() -> nn.Module:
 def test_a_loop_that_waits_is_bound_by_data(model: nn.Module) -> None:
     meter = Meter(model)
     loop(meter, model, wait_s=0.04)
-    found = meter.verdict()
-    assert found is not None
-    held(found.limit == "data", found)  # a busy machine may keep the network waiting too
-    assert found.without_s is not None and found.without_s < found.step_s - 0.03
-    assert any(line.startswith("bound by data") for line in found.lines())
+    verdict = meter.verdict()
+    assert verdict is not None
+    held(verdict.limit == "data", verdict)  # a busy machine may keep the model waiting too
+    assert verdict.without_s is not None and verdict.without_s < verdict.step_s - 0.03
+    assert any(line.startswith("bound by data") for line in verdict.lines())
 
 
 def test_the_parts_of_its_steps_add_up(model: nn.Module) -> None:
@@ -95,10 +95,10 @@ def test_the_words_in_its_own_docstring_are_true(model: nn.Module) -> None:
         "loader": [(torch.randn(4, 8), torch.randint(0, 3, (4,))) for _ in range(STEPS)],
         "criterion": nn.CrossEntropyLoss(),
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-        "print": lambda *lines, sep: said.extend(lines),
+        "print": lambda *lines, sep: printed.extend(lines),
     }
-    said: list[str] = []
+    printed: list[str] = []
     from textwrap import dedent
 
     exec(dedent(example), names)
-    assert said and said[0].startswith("bound by")
+    assert printed and printed[0].startswith("bound by")

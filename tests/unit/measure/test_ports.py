@@ -44,7 +44,7 @@ def test_seconds_and_rate_are_each_others_inverse(size: float, world: int, rate:
         assert rate_mbit(size, world, took_s) == pytest.approx(rate)
 
 
-def test_the_gradient_of_a_small_network_on_a_slow_port() -> None:
+def test_the_gradient_of_a_small_model_on_a_slow_port() -> None:
     assert allreduce_s(46.8e6, 2, 94) == pytest.approx(3.98, abs=0.01)
 
 

@@ -1,7 +1,8 @@
-"""What binds a run follows from the facts, with a number that proves it."""
+"""What limits a run follows from the facts, with the numbers that prove it."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from stoker.measure.facts import Facts, RankFacts
 from stoker.measure.spans import PARTS
-from stoker.measure.verdict import AFTER_LOCK, NAMES, RULES, Verdict, judge
+from stoker.measure.verdict import AFTER_LOCK, RULES, Verdict, verdict_of
+from stoker.measure.verdict_text import ACTIONS, EVIDENCE, NAMES
 
 TRAINING = {"to_device": 0.001, "forward": 0.03, "backward": 0.06, "optimiser": 0.005}
 """The parts of a step of nearly a tenth of a second."""
@@ -26,8 +28,8 @@ def facts(*ranks: RankFacts, **more: object) -> Facts:
     return Facts(ranks=ranks or (rank(),), steps=50, images=32, **more)  # type: ignore[arg-type]
 
 
-def found(told: Facts) -> Verdict:
-    verdict = judge(told)
+def verdict_on(measured: Facts) -> Verdict:
+    verdict = verdict_of(measured)
     assert verdict is not None
     return verdict
 
@@ -52,15 +54,15 @@ CASES = [
 
 @pytest.mark.parametrize(("more", "limit"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
 def test_the_part_that_binds_is_named(more: dict[str, float], limit: str) -> None:
-    assert found(facts(rank(**more))).limit == limit
+    assert verdict_on(facts(rank(**more))).limit == limit
 
 
-@pytest.mark.parametrize("told", [None, Facts((), 0), Facts((RankFacts(),), 5)])
-def test_nothing_measured_gives_no_verdict(told: Facts | None) -> None:
-    assert judge(told) is None
+@pytest.mark.parametrize("measured", [None, Facts((), 0), Facts((RankFacts(),), 5)])
+def test_nothing_measured_gives_no_verdict(measured: Facts | None) -> None:
+    assert verdict_of(measured) is None
 
 
-def test_every_limit_that_a_rule_can_claim_has_a_name() -> None:
+def test_every_claim_of_a_rule_has_its_sentences() -> None:
     several = facts(
         rank(0, exchange=0.2),
         replace(rank(1, forward=0.1, exchange=0.13), slow_share=1.0),
@@ -68,7 +70,7 @@ def test_every_limit_that_a_rule_can_claim_has_a_name() -> None:
         in_larger=0.9,
     )
     claims = [claim for _, rule in RULES if (claim := rule(several))]
-    assert {claim.limit for claim in claims} <= {*NAMES}
+    assert {claim.cause for claim in claims} <= NAMES.keys() & EVIDENCE.keys() & ACTIONS.keys()
     assert len(claims) == len(RULES)
 
 
@@ -80,65 +82,66 @@ class TestLoading:
     )
 
     def test_without_reads_a_step_takes_what_all_else_takes(self) -> None:
-        verdict = found(facts(self.slow, threads=2, cores=4))
+        verdict = verdict_on(facts(self.slow, threads=2, cores=4))
         assert verdict.limit == "read"
         assert verdict.without_s == pytest.approx(sum(TRAINING.values()))
-        assert "250 ms of reading on 2 threads, 25 ms of decoding" in verdict.evidence
+        assert verdict.claim.details == {"read_s": 0.25, "decode_s": 0.025, "threads": 2}
 
     def test_but_not_less_than_decoding(self) -> None:
         slow = replace(self.slow, work={"read": 0.5, "decode": 0.3, "cpu": 0.1})
-        assert found(facts(slow, threads=2, cores=4)).without_s == pytest.approx(0.15)
+        assert verdict_on(facts(slow, threads=2, cores=4)).without_s == pytest.approx(0.15)
 
     def test_nor_than_the_cores_need_for_both(self) -> None:
-        assert found(facts(self.slow, threads=2, cores=1)).without_s == pytest.approx(0.2)
+        assert verdict_on(facts(self.slow, threads=2, cores=1)).without_s == pytest.approx(0.2)
 
     def test_a_prediction_is_never_slower_than_the_step(self) -> None:
-        verdict = found(facts(self.slow, threads=2, cores=1, computing=50))
-        assert verdict.without_s == verdict.step_s and verdict.gain == 0
+        verdict = verdict_on(facts(self.slow, threads=2, cores=1, computing=50))
+        assert verdict.without_s == verdict.step_s
 
     def test_loading_that_keeps_up_by_a_hair_is_balance(self) -> None:
         even = replace(rank(), work={"read": 0.0, "decode": 0.2, "cpu": 0.18})
-        assert found(facts(even, threads=2)).limit == "balanced"
+        assert verdict_on(facts(even, threads=2)).limit == "balanced"
 
 
 class TestHost:
     def test_a_lock_that_is_never_free_is_named_with_its_holder(self) -> None:
         parts = {**TRAINING, "forward": 0.3}
         waits = RankFacts(parts=parts, on_cpu=TRAINING)
-        verdict = found(facts(waits, late_share=0.93, hog="spin", hog_cores=0.97))
-        assert verdict.limit == "host"
-        assert "'spin' used 0.97 of a core" in verdict.evidence
+        verdict = verdict_on(facts(waits, late_share=0.93, hog="spin", hog_cores=0.97))
+        assert (verdict.limit, verdict.claim.cause) == ("host", "host.lock")
+        assert verdict.claim.details["thread"] == "spin"
+        assert verdict.claim.details["thread_cores"] == 0.97
         waited = 0.3 - TRAINING["forward"]
         left = sum(TRAINING.values()) - AFTER_LOCK * waited
         assert verdict.without_s == pytest.approx(left)
 
     def test_a_core_that_was_not_free_is_not_the_lock_s_fault(self) -> None:
         waits = RankFacts(parts={**TRAINING, "forward": 0.3}, on_cpu=TRAINING)
-        verdict = found(facts(waits, late_share=0.93, delay_s=0.265))
+        verdict = verdict_on(facts(waits, late_share=0.93, delay_s=0.265))
         assert verdict.limit == "compute"
 
     def test_a_batch_that_is_too_small(self) -> None:
-        verdict = found(facts(in_larger=0.4))
-        assert verdict.limit == "host"
-        assert "--batch-size" in verdict.action
+        verdict = verdict_on(facts(in_larger=0.4))
+        assert (verdict.limit, verdict.claim.cause) == ("host", "host.small_batch")
         assert verdict.without_s == pytest.approx(0.096 - 0.09 * 0.6 - 0.005 * 7 / 8)
 
     def test_a_batch_that_is_large_enough(self) -> None:
-        assert found(facts(in_larger=0.9)).limit == "compute"
+        assert verdict_on(facts(in_larger=0.9)).limit == "compute"
 
 
 class TestCompute:
     def test_it_says_how_little_it_waited(self) -> None:
-        verdict = found(facts(rank(read=0.002)))
-        assert "98% of the time in forward, backward and optimiser" in verdict.evidence
-        assert "2.0% waiting" in verdict.evidence
-        assert verdict.without_s is None and verdict.gain == 0
+        verdict = verdict_on(facts(rank(read=0.002)))
+        assert verdict.claim.details["compute_share"] == pytest.approx(0.96 / 0.98)
+        assert verdict.claim.details["wait_share"] == pytest.approx(0.02 / 0.98)
+        assert verdict.without_s is None
 
-    def test_a_network_that_sleeps_is_found_out(self) -> None:
+    def test_a_model_that_sleeps_is_named(self) -> None:
         sleeps = RankFacts(parts={**TRAINING, "forward": 0.13}, on_cpu=TRAINING)
-        verdict = found(facts(sleeps))
+        verdict = verdict_on(facts(sleeps))
         assert verdict.limit == "compute"
-        assert "slept for 100 ms" in verdict.evidence
+        assert verdict.claim.cause == "compute.sleep"
+        assert verdict.claim.lost_s == pytest.approx(0.1)
         assert verdict.without_s == pytest.approx(sum(TRAINING.values()))
 
     @pytest.mark.parametrize(
@@ -149,13 +152,13 @@ class TestCompute:
         self, computing: int, delay_s: float | None, slept: bool
     ) -> None:
         sleeps = RankFacts(parts={**TRAINING, "forward": 0.23}, on_cpu=TRAINING)
-        verdict = found(facts(sleeps, computing=computing, delay_s=delay_s))
+        verdict = verdict_on(facts(sleeps, computing=computing, delay_s=delay_s))
         assert verdict.limit == "compute"
-        assert ("slept" in verdict.evidence) == slept
+        assert (verdict.claim.cause == "compute.sleep") == slept
 
     def test_on_a_gpu_nobody_is_said_to_sleep(self) -> None:
-        verdict = found(facts(RankFacts(parts={**TRAINING, "forward": 0.13})))
-        assert "slept" not in verdict.evidence
+        verdict = verdict_on(facts(RankFacts(parts={**TRAINING, "forward": 0.13})))
+        assert verdict.claim.cause == "compute"
 
 
 def linked(rate: float, **more: object) -> Facts:
@@ -169,26 +172,28 @@ def linked(rate: float, **more: object) -> Facts:
 
 class TestExchange:
     def test_a_full_link_is_named_with_its_rate(self) -> None:
-        verdict = found(linked(rate=11.5e6, capacity=11.8e6))
+        verdict = verdict_on(linked(rate=11.5e6, capacity=11.8e6))
         assert verdict.limit == "network"
-        assert "100 MB a step at 92 Mbit/s; the link can do 94" in verdict.evidence
+        assert verdict.claim.details == pytest.approx(
+            {"sent_mb": 100, "rate_mbit": 92, "capacity_mbit": 94.4}
+        )
         assert verdict.without_s == pytest.approx(sum(TRAINING.values()))
 
     def test_moving_the_bytes_takes_the_cpu_its_time_on_any_link(self) -> None:
-        verdict = found(linked(rate=11.5e6, capacity=11.8e6, send_cpu=1e-9))
+        verdict = verdict_on(linked(rate=11.5e6, capacity=11.8e6, send_cpu=1e-9))
         assert verdict.without_s == pytest.approx(sum(TRAINING.values()) + 0.1)
 
     def test_a_link_that_could_do_more_is_not_blamed(self) -> None:
-        assert found(linked(rate=11.5e6, capacity=100e6)).limit == "exchange"
+        assert verdict_on(linked(rate=11.5e6, capacity=100e6)).limit == "exchange"
 
     def test_nor_one_that_nobody_measured(self) -> None:
-        assert found(linked(rate=11.5e6)).limit == "exchange"
+        assert verdict_on(linked(rate=11.5e6)).limit == "exchange"
 
     def test_nor_one_that_is_no_link(self) -> None:
-        assert found(linked(rate=11.5e6, capacity=11.8e6, local_world=2)).limit == "exchange"
+        assert verdict_on(linked(rate=11.5e6, capacity=11.8e6, local_world=2)).limit == "exchange"
 
     def test_an_exchange_behind_the_backward_pass_binds_nobody(self) -> None:
-        assert found(linked(rate=1e10, capacity=1e10)).limit == "compute"
+        assert verdict_on(linked(rate=1e10, capacity=1e10)).limit == "compute"
 
 
 class TestStraggler:
@@ -196,33 +201,35 @@ class TestStraggler:
     waits = rank(0, exchange=0.072)
 
     def test_it_is_named_with_host_and_part(self) -> None:
-        verdict = found(facts(self.waits, self.slow, local_world=2))
+        verdict = verdict_on(facts(self.waits, self.slow, local_world=2))
         assert verdict.limit == "straggler"
-        assert "rank 1 on box1" in verdict.words
-        assert "most of it in forward: 100 ms against 30 ms" in verdict.evidence
+        details = verdict.claim.details
+        assert (details["rank"], details["host"], details["part"]) == (1, "box1", "forward")
+        assert (details["part_s"], details["others_part_s"]) == (0.10, 0.03)
         assert verdict.without_s == pytest.approx(0.098, abs=1e-3)
 
     def test_with_what_its_machine_says(self) -> None:
-        slow = replace(self.slow, trouble="its CPU quota stopped it for 31% of the time")
-        assert "quota stopped it" in found(facts(self.waits, slow)).evidence
+        slow = replace(self.slow, slowdowns={"throttled_share": 0.31})
+        assert verdict_on(facts(self.waits, slow)).claim.details["throttled_share"] == 0.31
 
     def test_a_rank_that_is_slow_now_and_then_is_none(self) -> None:
         slow = replace(self.slow, slow_share=0.4)
-        assert found(facts(self.waits, slow)).limit != "straggler"
+        assert verdict_on(facts(self.waits, slow)).limit != "straggler"
 
     def test_waiting_for_it_is_no_exchange(self) -> None:
-        told = facts(self.waits, self.slow)
-        assert told.transfer_s == pytest.approx(0.002)
+        measured = facts(self.waits, self.slow)
+        assert measured.transfer_s == pytest.approx(0.002)
 
     def test_saving_makes_no_straggler_of_rank_0(self) -> None:
         first = replace(rank(0, checkpoint=0.05, exchange=0.001), slow_share=1.0)
-        assert found(facts(first, rank(1, exchange=0.051))).limit == "checkpoint"
+        assert verdict_on(facts(first, rank(1, exchange=0.051))).limit == "checkpoint"
 
 
 def test_the_runner_up_is_the_next_largest() -> None:
-    verdict = found(facts(rank(read=0.2, evaluation=0.1)))
+    verdict = verdict_on(facts(rank(read=0.2, evaluation=0.1)))
     assert verdict.limit == "read"
-    assert verdict.runner_up == "evaluation, 25% of the time"
+    assert verdict.runner_up is not None and verdict.runner_up.limit == "evaluation"
+    assert verdict.runner_up.lost_s == pytest.approx(0.1)
 
 
 PARTIAL = st.dictionaries(st.sampled_from(PARTS), st.floats(0, 1e6))
@@ -232,24 +239,36 @@ PARTIAL = st.dictionaries(st.sampled_from(PARTS), st.floats(0, 1e6))
 def test_no_share_is_over_a_hundred_percent(
     parts: dict[str, float], late: float, fixed: float | None
 ) -> None:
-    told = Facts((RankFacts(parts=parts),), 10, 32, late_share=late, in_larger=fixed)
-    verdict = judge(told)
+    measured = Facts((RankFacts(parts=parts),), 10, 32, late_share=late, in_larger=fixed)
+    verdict = verdict_of(measured)
     if verdict is None:
         assert sum(parts.values()) == 0
         return
-    shown = [float(number) for number in re.findall(r"([\d.]+)%", verdict.evidence)]
+    fields = verdict.fields()
+    shown = [float(number) for number in re.findall(r"([\d.]+)%", fields["evidence"])]
     assert all(0 <= number <= 100 for number in shown)
-    assert 0 <= verdict.gain <= 1
-    assert verdict.limit in NAMES and verdict.action and verdict.words
+    assert verdict.without_s is None or 0 <= verdict.without_s <= 1.000001 * verdict.step_s
+    assert fields["limit"] and fields["words"] and fields["action"]
     assert verdict.lines()[-1].startswith("next: ")
 
 
 @given(st.dictionaries(st.sampled_from(PARTS), st.floats(1e-3, 1e3), min_size=1))
 def test_the_limit_does_not_depend_on_the_unit(parts: dict[str, float]) -> None:
-    one = judge(Facts((RankFacts(parts=parts),), 10, 32))
-    many = judge(Facts((RankFacts(parts={name: 1024 * s for name, s in parts.items()}),), 10, 32))
+    one = verdict_of(Facts((RankFacts(parts=parts),), 10, 32))
+    many = verdict_of(
+        Facts((RankFacts(parts={name: 1024 * s for name, s in parts.items()}),), 10, 32)
+    )
     assert one is not None and many is not None
     assert one.limit == many.limit
+
+
+def test_an_event_holds_plain_fields_and_its_sentences() -> None:
+    verdict = verdict_on(facts(rank(read=0.2, evaluation=0.1)))
+    fields = verdict.fields()
+    assert json.loads(json.dumps(fields)) == fields
+    old = {"limit", "words", "evidence", "action", "step_s", "without_s", "runner_up"}
+    assert fields.keys() == old | {"cause", "lost_s", "details"}
+    assert isinstance(fields["evidence"], str) and isinstance(fields["runner_up"], str)
 
 
 def test_how_busy_a_gpu_is_is_no_fact() -> None:

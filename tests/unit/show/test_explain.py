@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from golden import check_golden
 from stoker.errors import BadRequest
 from stoker.measure.spans import PARTS
 from stoker.run.directory import Run
@@ -106,7 +107,7 @@ def test_a_finished_run(run: Run) -> None:
     assert "█▁  50% to 60%" in text
     assert "50 s in all:" in text
     assert "400 images: 10 a second in training, 8 over all" in text
-    assert "done again" not in text and "unseen" not in text
+    assert "repeated" not in text and "not used" not in text
     assert shares(text) == {
         "starting up": 10,
         "waiting for data": 8,
@@ -118,15 +119,15 @@ def test_a_finished_run(run: Run) -> None:
     }
 
 
-def test_what_was_done_again_after_kills_is_counted_apart(run: Run) -> None:
+def test_steps_repeated_after_kills_are_counted_apart(run: Run) -> None:
     Attempt(run).train(20).killed()
     Attempt(run, resumed=15).train(10).killed()
     Attempt(run, resumed=20).train(20).evaluate(30).end("finished")
     text = story(run)
     assert "step 40 of 40, 3 attempts" in text
-    assert "10 steps done again after interruptions (10 s)" in text
+    assert "10 steps repeated after interruptions (10 s)" in text
     assert "1:05 in all" in text
-    assert shares(text)["done again after kills"] == pytest.approx(100 * 10 / 65, abs=0.1)
+    assert shares(text)["repeated after kills"] == pytest.approx(100 * 10 / 65, abs=0.1)
     assert shares(text)["starting up"] == pytest.approx(100 * 15 / 65, abs=0.1)
     assert "400 images: 10 a second in training, 6 over all" in text
 
@@ -135,7 +136,7 @@ def test_a_killed_run_that_was_not_taken_up_again(run: Run) -> None:
     Attempt(run).train(7).killed()
     text = story(run)
     assert "killed (the same command goes on): step 7 of 40, 1 attempt" in text
-    assert "done again" not in text
+    assert "repeated" not in text
 
 
 def test_a_run_that_is_being_trained(run: Run) -> None:
@@ -237,7 +238,7 @@ def worst_case(run: Run, reason: str) -> None:
 def test_the_worst_case_fits_on_a_screen(run: Run) -> None:
     worst_case(run, "RuntimeError: no")
     text = story(run)
-    assert "7 samples of the last epoch left unseen" in text
+    assert "7 samples of the last epoch not used" in text
     assert len(text.splitlines()) == 25
     assert "other" in shares(text)
 
@@ -259,3 +260,15 @@ def test_every_second_that_was_written_down_is_in_the_ledger(run: Run) -> None:
     ledger = ledger_of(run)
     assert ledger.total_s == pytest.approx(2 * 5 + 20 + 10 + 3)
     assert (ledger.redone_steps, ledger.redone_s) == (5, pytest.approx(5))
+
+
+def test_every_sentence_golden(run: Run, tmp_path: Path) -> None:
+    """A run with everything that can be shown, and one of which nothing was trained."""
+    worst_case(run, "RuntimeError: no")
+    events = Events(run.events_path(run.new_attempt(), 0))
+    events.write("stall", words="no step for 60 s", step=5)
+    events.close()
+    empty = Run(tmp_path / "empty")
+    empty.create({"recipe": "quick"}, "")
+    nothing = explain(empty)[0].replace(str(empty.path), "RUN")
+    check_golden("explain_run", [*explain(run), nothing])

@@ -1,9 +1,9 @@
-"""One line of somebody else's training log: which format it is, and what its numbers mean.
+"""One line of a training log of another program: its format, and what its numbers mean.
 
-The formats are a table. Each has a head (epoch, step, steps of an epoch), a time and a data wait;
-the patterns are bounded, and begin with a literal, so that no line can make them search for long.
-A format prints either the latest step with the running mean of the epoch in brackets, or the mean
-of the last few steps alone. Nothing here looks at more than one line.
+The formats are a table. Each has a head (epoch, step, steps of an epoch), a time and a data wait.
+The patterns are bounded and begin with a literal, so that no line makes them search for long. A
+format prints either the latest step with the running mean of the epoch in brackets, or only the
+mean of the last few steps. Nothing here looks at more than one line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 MOST_CHARACTERS = 4096
-"""Longer lines are cut: no format comes near."""
+"""Longer lines are cut; lines of the known formats are much shorter."""
 
 _NUMBER = r"\d{1,9}(?:\.\d{0,9})?"
 _GAP = r"[ \t]{0,12}"
@@ -32,7 +32,7 @@ def _pair(name: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Format:
-    """How a program writes a line of training."""
+    """How a program writes a training line."""
 
     name: str
     example: str
@@ -40,7 +40,7 @@ class Format:
     time: re.Pattern[str]
     data: re.Pattern[str]
     window: int | None = None
-    """The number is the mean of so many last steps; None: the latest step, the mean in brackets."""
+    """Steps that a number is the mean of; None: the latest step, with the mean in brackets."""
 
 
 _EPOCH = _pattern(rf"Epoch:{_GAP}\[{_GAP}(?P<epoch>\d{{1,9}}){_GAP}\]{_GAP}{_STEP}{_GAP}\]")
@@ -60,7 +60,7 @@ FORMATS: tuple[Format, ...] = (
             rf"Train:{_GAP}(?P<epoch>\d{{1,9}}){_GAP}{_STEP}{_GAP}"
             rf"\({_GAP}\d{{1,3}}{_GAP}%{_GAP}\){_GAP}\]"
         ),
-        # The oldest spelling has no mean of the time.
+        # The oldest version prints no mean of the time.
         time=_pattern(
             rf"\bTime:{_GAP}(?P<latest>{_NUMBER})s,{_GAP}(?P<rate>{_NUMBER})/s"
             rf"(?:{_GAP}\({_GAP}(?P<mean>{_NUMBER})s,{_GAP}(?P<mean_rate>{_NUMBER})/s{_GAP}\))?"
@@ -82,13 +82,13 @@ RANK = _pattern(
     r"[ \t]{0,8}(?:\[(?:default|rank)?[ \t]?(?P<bracket>\d{1,6})\]:?[ \t]"
     r"|\[(?:default|rank)(?P<tight>\d{1,6})\]:|(?P<label>\d{1,6}): |\[\d{1,6},(?P<mpi>\d{1,6})\]<)"
 )
-"""Marks that torchrun, srun --label and mpirun put before the lines of each rank."""
+"""What torchrun, srun --label and mpirun put before the lines of each rank."""
 ACCURACY = _pattern(rf"\b(?:(?:Prec|Acc)@[15]|acc[15]):?{_GAP}(?P<value>{_NUMBER})(?![\d.])")
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line of training, in seconds."""
+    """A training line; times in seconds."""
 
     format: Format
     rank: str
@@ -96,27 +96,27 @@ class LogLine:
     index: int
     total: int
     time_s: float
-    """Of the latest step, or of the window."""
+    """The latest step, or the mean of the window."""
     data_s: float
     mean_time_s: float | None
-    """Since the epoch began, where the format says so."""
+    """The mean since the epoch began, where the format has it."""
     mean_data_s: float | None
     rounding_s: float
-    """What the last printed digit of the data wait hides, either way."""
+    """The largest rounding error of the printed data wait."""
     images: float | None
-    """Images a step, by the rate."""
+    """Images of a step, computed from the rate."""
     accuracies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """A line of validation: told apart, never part of a mean."""
+    """A validation line; never part of a mean."""
 
     index: int
 
 
 def parse(text: str) -> LogLine | Validation | None:
-    """What a line of a log says; None for anything else."""
+    """The training or validation line that a text is; None for anything else."""
     text = text[:MOST_CHARACTERS]
     if "ime" not in text:
         return None
@@ -128,8 +128,8 @@ def parse(text: str) -> LogLine | Validation | None:
         data = form.data.search(text, head.end())
         if time is not None and data is not None:
             return _line(form, text, head, time, data)
-    found = VALIDATION.search(text)
-    return Validation(int(found["index"])) if found else None
+    validation = VALIDATION.search(text)
+    return Validation(int(validation["index"])) if validation else None
 
 
 def _line(
@@ -143,7 +143,6 @@ def _line(
     mark = RANK.match(text, 0, head.start())
     mean = times.get("mean")
     seconds, rate = (mean, times.get("mean_rate")) if mean else (times["latest"], times.get("rate"))
-    shown = waits.get("mean") or waits["latest"]
     return LogLine(
         format=form,
         rank=next(filter(None, mark.groups()), "") if mark else "",
@@ -154,7 +153,7 @@ def _line(
         data_s=float(waits["latest"]),
         mean_time_s=float(mean) if mean else None,
         mean_data_s=float(waits["mean"]) if waits.get("mean") else None,
-        rounding_s=0.5 * 0.1 ** decimals(shown),
+        rounding_s=0.5 * 0.1 ** decimals(waits.get("mean") or waits["latest"]),
         images=float(seconds) * float(rate) if rate else None,
         accuracies=tuple(match["value"] for match in ACCURACY.finditer(text, head.end())),
     )
@@ -165,10 +164,10 @@ def decimals(number: str) -> int:
 
 
 def batch_by_accuracy(values: set[str], most: int = 4096) -> int | None:
-    """The batch size that accuracies in percent betray: each is a whole number of its images.
+    """The batch size that follows from accuracies in percent: each is a whole number of images.
 
-    The smallest batch that explains all of them, if none between it and its double does too: few
-    or small values fit several, and then nobody can say.
+    The smallest batch that fits all of them. None where another one below its double fits as well,
+    as with few or small values: then the size cannot be known.
     """
     shares = [(float(value) / 100, 0.5001 * 0.1 ** decimals(value) / 100) for value in values]
     shares = [(share, slack) for share, slack in shares if 0 < share < 1]
@@ -180,10 +179,10 @@ def batch_by_accuracy(values: set[str], most: int = 4096) -> int | None:
             abs(share * batch - round(share * batch)) <= slack * batch for share, slack in shares
         )
 
-    # Where the digits are coarser than the images, everything fits.
+    # With fewer digits than the images need, every batch fits.
     finest = int(min(0.25 / slack for _, slack in shares))
     most = min(most, finest)
-    found = next((batch for batch in range(2, most + 1) if fits(batch)), None)
-    if found is None or any(fits(batch) for batch in range(found + 1, min(2 * found, most + 1))):
+    batch = next((batch for batch in range(2, most + 1) if fits(batch)), None)
+    if batch is None or any(fits(other) for other in range(batch + 1, min(2 * batch, most + 1))):
         return None
-    return found
+    return batch

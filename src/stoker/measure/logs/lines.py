@@ -1,8 +1,8 @@
-"""Text of unknown origin as lines, in bounded memory, and the headings that stand above a log.
+"""A file of unknown origin as lines of text, in bounded memory, and the headings above a log.
 
 A file may be a log, a page of notes with logs in it, or no text at all. Any byte is allowed: what
-is no text becomes a mark, a line without end is cut, and nothing that could steer a terminal is
-kept.
+is not text becomes a replacement character, an endless line is cut, and colour codes are removed.
+A title keeps printable characters only, so that it cannot control a terminal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMMAND = re.compile(r"\S{0,80}[$#>%] |.{0,80}\b(?:python3?|torchrun|srun|bash)
 
 
 def lines(file: BinaryIO) -> Iterator[str]:
-    """Lines without their ends and colours; `\\r` ends one too, as progress bars write it."""
+    """The lines of a file without ends and colours. `\\r` ends a line too, as in progress bars."""
     start = file.read(CHUNK_BYTES)
     wide = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     decoder = codecs.getincrementaldecoder("utf-16" if wide else "utf-8-sig")("replace")
@@ -50,15 +50,15 @@ def _plain(line: str) -> str:
 
 
 class Headings:
-    """The nearest heading, and the nearest sentence below it, above a place in a text."""
+    """The last heading of a text so far, and the last sentence below it."""
 
     def __init__(self) -> None:
         self._heading = ""
         self._sentence = ""
         self._fenced = False
 
-    def pass_by(self, line: str) -> bool:
-        """Take note of a line that is no log; True where it begins or ends quoted text."""
+    def add(self, line: str) -> bool:
+        """Add a line that is no log line; True where it begins or ends quoted text."""
         text = line.strip()
         if text.startswith(FENCE):
             self._fenced = not self._fenced
@@ -75,14 +75,14 @@ class Headings:
 
     @property
     def title(self) -> str:
-        """What stands above, in one line; empty where nothing does."""
+        """Heading and sentence in one line; empty where there are none."""
         return ", ".join(filter(None, (self._heading, self._sentence)))
 
     def used(self) -> None:
-        """A sentence titles the one log that follows it; a heading all of them."""
+        """Forget the sentence: it is the title of one log, a heading that of all that follow."""
         self._sentence = ""
 
 
 def _printable(text: str) -> str:
-    """Text as it may be shown: a title comes from a file that anybody may have written."""
+    """Text that is safe to print: anybody may have written the file."""
     return "".join(c for c in text if c.isprintable()).strip().rstrip(":")[:LONGEST_SENTENCE]

@@ -1,10 +1,10 @@
-"""Other people's logs: the runs that a file holds, and their means.
+"""The runs in a file of training logs of other programs, and their means.
 
-A file may be one log or a page of notes with several. Lines that go on from each other are one
-run; a line that starts again is another run; lines of several ranks, side by side, are one run of
+A file may be one log or a page of notes with several. Lines that continue each other are one run; a
+line that starts over begins another run; lines of several ranks, side by side, are one run of
 several ranks. Means are taken from running means, weighted by steps, never from what a typical
 line shows: a loader that cannot keep up but has a queue waits seldom and long, and most lines show
-no wait at all. Memory is bounded, whatever the file.
+no wait at all. Memory is bounded for any file.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from stoker.measure.logs.lines import Headings, lines
 from stoker.measure.logs.sums import RankLines, Sum
 
 MOST_RUNS = 64
-MOST_STREAMS = 512
+MOST_RANKS = 512
 FORGOTTEN_AFTER = 512
-"""Lines of other ranks after which nothing goes on from a line any more."""
+"""Lines after which a rank that has written none of them is closed."""
 FEWEST_STEPS = 10
-"""Steps beside the warm-up that make it worth leaving it out."""
+"""The least steps after the warm-up with which the warm-up is left out."""
 MOST_BLUR = 0.05
-"""Where rounding hides more of a step than this, the warm-up stays in."""
+"""If rounding hides more than this share of a step, the warm-up is not left out."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """A run, as its log tells it. Sums are over all ranks."""
+class LoggedRun:
+    """What the log says about one run. Sums are over all ranks."""
 
     format: str
     title: str
@@ -40,137 +40,136 @@ class Block:
     ranks: int
     epochs: int
     steps: int
-    """A rank's, from the first to the last line."""
+    """Steps of a rank, from the first to the last line."""
     whole: Sum
-    judged: Sum
-    """The whole without the warm-up, where enough is left."""
+    counted: Sum
+    """The steps that a verdict is about: without the warm-up, where enough are left."""
     starts: Sum
-    """First lines of the later epochs, within what is judged."""
+    """What the first lines of the later epochs cover, within the counted steps."""
     coverage: float
-    """Share of the steps that the lines speak for."""
+    """The share of the steps that the lines cover."""
     images: float | None
-    """Images a step, where the log betrays it."""
+    """Images of a step; None where the log does not tell."""
     waits: Counter[float]
-    """Waits as the lines show them, and how many lines do."""
+    """How many lines show each wait."""
     stretches: tuple[Sum, ...]
-    """What happened between lines; empty where ranks cannot be told apart."""
+    """Sums between lines; empty where the ranks of the lines are unknown."""
     validation_lines: int
     validations: int
 
     @property
     def warmup_steps(self) -> int:
-        """Steps of a rank that are left out."""
-        return (self.whole.steps - self.judged.steps) // self.ranks
+        """Steps of a rank that are left out as warm-up."""
+        return (self.whole.steps - self.counted.steps) // self.ranks
 
     @property
     def typical_wait_s(self) -> float:
-        """What the line in the middle shows."""
-        seen, half = 0, (self.waits.total() + 1) // 2
+        """The (lower) median of the waits that the lines show."""
+        passed, half = 0, (self.waits.total() + 1) // 2
         for wait_s, count in sorted(self.waits.items()):
-            seen += count
-            if seen >= half:
+            passed += count
+            if passed >= half:
                 return wait_s
         return 0.0
-
-    def quiet_lines(self, under_s: float) -> int:
-        return sum(count for wait_s, count in self.waits.items() if wait_s <= under_s)
 
 
 @dataclass(frozen=True)
 class Log:
     """All runs of a file, in its order."""
 
-    blocks: tuple[Block, ...]
+    runs: tuple[LoggedRun, ...]
     cut: bool
-    """More runs than are kept."""
+    """Whether the file holds more runs or ranks than are kept."""
 
 
 @dataclass(eq=False)
-class _Run:
-    """A run while its lines come in."""
+class _RunLines:
+    """The lines of one run, while the file is read."""
 
     title: str
-    streams: list[RankLines] = field(default_factory=list)
+    ranks: list[RankLines] = field(default_factory=list)
     validation_lines: int = 0
     validations: int = 0
 
-    def block(self) -> Block:
-        for stream in self.streams:
-            stream.finish()
-        ranks, first = len(self.streams), self.streams[0]
+    def finish(self) -> LoggedRun:
+        """The run as it was logged."""
+        for rank in self.ranks:
+            rank.finish()
+        count, first = len(self.ranks), self.ranks[0].first
         warmup, rest, starts = (
             reduce(Sum.__add__, sums)
-            for sums in zip(*((s.warmup, s.rest, s.starts) for s in self.streams), strict=True)
+            for sums in zip(*((r.warmup, r.rest, r.starts) for r in self.ranks), strict=True)
         )
-        enough = rest.steps >= FEWEST_STEPS * ranks and rest.blur <= MOST_BLUR
+        enough = rest.steps >= FEWEST_STEPS * count and rest.blur <= MOST_BLUR
         whole = warmup + rest
-        unseen = sum(stream.unseen for stream in self.streams)
-        told_apart = ranks == 1 or all(stream.first.rank for stream in self.streams)
-        lines_with_rate = sum(stream.images_lines for stream in self.streams)
-        accuracies = set().union(*(stream.accuracies for stream in self.streams))
-        return Block(
-            format=first.first.format.name,
+        uncovered = sum(rank.uncovered for rank in self.ranks)
+        known_ranks = count == 1 or all(rank.first.rank for rank in self.ranks)
+        return LoggedRun(
+            format=first.format.name,
             title=self.title,
-            lines=sum(stream.lines for stream in self.streams),
-            ranks=ranks,
-            epochs=max(stream.epochs for stream in self.streams),
-            steps=(whole.steps + unseen) // ranks,
+            lines=sum(rank.lines for rank in self.ranks),
+            ranks=count,
+            epochs=max(rank.epochs for rank in self.ranks),
+            steps=(whole.steps + uncovered) // count,
             whole=whole,
-            judged=rest if enough else whole,
+            counted=rest if enough else whole,
             starts=starts if enough else Sum(),
-            coverage=whole.steps / max(whole.steps + unseen, 1),
-            images=sum(stream.images for stream in self.streams) / lines_with_rate
-            if lines_with_rate
-            else batch_by_accuracy(accuracies),
-            waits=sum((stream.waits for stream in self.streams), Counter[float]()),
-            stretches=tuple(s for stream in self.streams for s in stream.stretches)
-            if told_apart
-            else (),
+            coverage=whole.steps / max(whole.steps + uncovered, 1),
+            images=self._images(),
+            waits=sum((rank.waits for rank in self.ranks), Counter[float]()),
+            stretches=tuple(s for r in self.ranks for s in r.stretches) if known_ranks else (),
             validation_lines=self.validation_lines,
             validations=self.validations,
         )
 
+    def _images(self) -> float | None:
+        """Images of a step: from the rates, else from the accuracies, else None."""
+        if lines_with_rate := sum(rank.images_lines for rank in self.ranks):
+            return sum(rank.images for rank in self.ranks) / lines_with_rate
+        return batch_by_accuracy(set().union(*(rank.accuracies for rank in self.ranks)))
+
 
 @dataclass(eq=False)
-class _Open:
-    """A stream that lines may still go on from."""
+class _OpenRank:
+    """A rank whose lines may continue."""
 
-    stream: RankLines
-    run: _Run
+    lines: RankLines
+    run: _RunLines
     opened: int
-    seen: int
+    """The number of its first line, and of its latest."""
+    latest: int
 
 
 class _Sorter:
-    """Puts each line where it belongs."""
+    """Assigns each line to its run and rank."""
 
     def __init__(self) -> None:
-        self.runs: list[_Run] = []
+        self.runs: list[_RunLines] = []
         self.cut = False
-        self._open: list[_Open] = []
-        """The latest last."""
+        self._open: list[_OpenRank] = []
+        """By their latest lines."""
         self._count = 0
-        self._streams = 0
-        self._before: LogLine | None = None
+        self._ranks = 0
+        self._line_above: LogLine | None = None
         self._validation: int | None = None
 
     def add(self, line: LogLine, title: str) -> bool:
-        """True where the line begins a run."""
+        """Assign a line; True where it begins a run or a rank."""
         self._count += 1
         self._validation = None
-        self._open = [o for o in self._open if self._count - o.seen <= FORGOTTEN_AFTER]
-        found = self._followed(line)
-        if found is None:
+        self._open = [o for o in self._open if self._count - o.latest <= FORGOTTEN_AFTER]
+        rank = self._continued(line)
+        if rank is None:
             return self._begin(line, title)
         for other in self._open:
-            # One that went on after another began ran beside it.
-            if other.run is not found.run and other.opened > found.seen:
-                self._unite(found.run, other.run)
-        found.stream.add(line)
-        found.seen = self._count
-        self._open.remove(found)
-        self._open.append(found)
-        self._before = line
+            # A rank that continues after another has begun ran beside it.
+            if other.run is not rank.run and other.opened > rank.latest:
+                self._unite(rank.run, other.run)
+        rank.lines.add(line)
+        rank.latest = self._count
+        self._open.remove(rank)
+        self._open.append(rank)
+        self._line_above = line
         return False
 
     def add_validation(self, line: Validation) -> None:
@@ -181,67 +180,68 @@ class _Sorter:
         self._validation = line.index
 
     def close(self) -> None:
-        """Quoted text begins or ends: nothing goes on from here."""
+        """Quoted text begins or ends: no line continues across it."""
         self._open.clear()
-        self.pause()
+        self.interrupt()
 
-    def pause(self) -> None:
-        """Something else than a log line came."""
-        self._before = None
+    def interrupt(self) -> None:
+        """A line that is no log line: the next line is not beside the one above."""
+        self._line_above = None
 
-    def _followed(self, line: LogLine) -> _Open | None:
-        """The stream that a line goes on from: rather in its rhythm, rather the latest."""
-        mates = [
+    def _continued(self, line: LogLine) -> _OpenRank | None:
+        """The rank that a line continues: preferably at its interval, preferably the latest."""
+        candidates = [
             o
             for o in reversed(self._open)
-            if o.stream.first.format is line.format
-            and o.stream.first.rank == line.rank
-            and (o.stream.last.total == line.total or o.stream.last.epoch != line.epoch)
+            if o.lines.first.format is line.format
+            and o.lines.first.rank == line.rank
+            and (o.lines.last.total == line.total or o.lines.last.epoch != line.epoch)
+            and _position(line) > _position(o.lines.last)
         ]
-        ahead = [o for o in mates if _position(line) > _position(o.stream.last)]
-        return next((o for o in ahead if _in_rhythm(o.stream, line)), next(iter(ahead), None))
+        at_interval = (o for o in candidates if _is_at_interval(o.lines, line))
+        return next(at_interval, next(iter(candidates), None))
 
     def _begin(self, line: LogLine, title: str) -> bool:
-        beside = self._beside(line)
-        if self._streams >= MOST_STREAMS or (beside is None and len(self.runs) >= MOST_RUNS):
+        run = self._run_beside(line)
+        if self._ranks >= MOST_RANKS or (run is None and len(self.runs) >= MOST_RUNS):
             self.cut = True
             return False
-        run = beside
         if run is None:
-            run = _Run(title)
+            run = _RunLines(title)
             self.runs.append(run)
-        run.streams.append(RankLines(line))
-        self._streams += 1
-        self._open.append(_Open(run.streams[-1], run, self._count, self._count))
-        self._before = line
+        run.ranks.append(RankLines(line))
+        self._ranks += 1
+        self._open.append(_OpenRank(run.ranks[-1], run, self._count, self._count))
+        self._line_above = line
         return True
 
-    def _beside(self, line: LogLine) -> _Run | None:
-        """The run of the line just above, where that is the same step of another rank."""
-        before = self._before
-        if before is None or not self._open or before.format is not line.format:
+    def _run_beside(self, line: LogLine) -> _RunLines | None:
+        """The run of the line above, where that is the same step of another rank."""
+        above = self._line_above
+        if above is None or not self._open or above.format is not line.format:
             return None
-        same = (*_position(before), before.total) == (*_position(line), line.total)
+        same = (*_position(above), above.total) == (*_position(line), line.total)
         return self._open[-1].run if same else None
 
-    def _unite(self, run: _Run, other: _Run) -> None:
-        run.streams += other.streams
+    def _unite(self, run: _RunLines, other: _RunLines) -> None:
+        run.ranks += other.ranks
         run.validation_lines += other.validation_lines
         run.validations += other.validations
         self.runs.remove(other)
-        for entry in self._open:
-            if entry.run is other:
-                entry.run = run
+        for rank in self._open:
+            if rank.run is other:
+                rank.run = run
 
 
 def _position(line: LogLine) -> tuple[int, int]:
     return line.epoch, line.index
 
 
-def _in_rhythm(stream: RankLines, line: LogLine) -> bool:
-    if line.epoch == stream.last.epoch:
-        return stream.gap is None or line.index == stream.last.index + stream.gap
-    return line.epoch == stream.last.epoch + 1 and line.index <= (stream.gap or line.index)
+def _is_at_interval(rank: RankLines, line: LogLine) -> bool:
+    """Whether a line comes as many steps after the last one as the lines before it."""
+    if line.epoch == rank.last.epoch:
+        return rank.gap is None or line.index == rank.last.index + rank.gap
+    return line.epoch == rank.last.epoch + 1 and line.index <= (rank.gap or line.index)
 
 
 def read(file: BinaryIO) -> Log:
@@ -254,21 +254,24 @@ def read(file: BinaryIO) -> Log:
                 headings.used()
         elif isinstance(line, Validation):
             sorter.add_validation(line)
-        elif headings.pass_by(text):
+        elif headings.add(text):
             sorter.close()
         elif text.strip():
-            sorter.pause()
-    return Log(tuple(run.block() for run in sorter.runs), sorter.cut)
+            sorter.interrupt()
+    return Log(tuple(run.finish() for run in sorter.runs), sorter.cut)
 
 
 def read_log(path: Path) -> Log:
-    """The runs in a file; refused, with the formats understood, where it holds none."""
+    """The runs in a file; BadRequest, with the known formats, where it holds none."""
     try:
         with path.open("rb") as file:
             log = read(file)
     except OSError as error:
         raise BadRequest(f"cannot read {path}: {error.strerror or error}") from error
-    if not log.blocks:
+    if not log.runs:
         known = ", ".join(f"{form.name} ({form.example})" for form in FORMATS)
-        raise BadRequest(f"{path} is not a run directory, nor a log that is understood: {known}")
+        raise BadRequest(
+            f"{path} is not a run directory, nor a training log in a known format; "
+            f"known formats: {known}"
+        )
     return log

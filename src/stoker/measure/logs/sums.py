@@ -1,10 +1,9 @@
-"""Running means taken apart: one rank's lines of a log, as sums over steps.
+"""The lines of one rank of a log, as sums over steps.
 
 A running mean times its steps is a sum, and the difference of two sums is what happened between
-two lines. So a line speaks for all its steps, not only for the one it happens to show. Sums
-telescope: rounding of the lines between the first and the last cancels. The first line of a log is
-kept apart: it holds the start of the workers and the tuning of the first step.
-Memory is bounded, however long the log.
+two lines. So a line covers all its steps, not only the latest one. Sums telescope: the rounding of
+the lines between the first and the last cancels. The first line of a log is kept apart: it contains
+the start of the workers and the tuning of the first step. Memory is bounded for any log.
 """
 
 from __future__ import annotations
@@ -17,35 +16,27 @@ from stoker.measure.logs.line import LogLine
 MOST_STRETCHES = 128
 MOST_ACCURACIES = 256
 ROUNDED_AWAY = 0.1
-"""A stretch is long enough when rounding moves its wait by less than this share of a step."""
+"""A stretch is long enough if rounding moves its wait by at most this share of its time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Steps, and the seconds they took and waited."""
+    """A number of steps, and the seconds that they took and waited."""
 
     steps: int = 0
     time_s: float = 0.0
     data_s: float = 0.0
     rounding_s: float = 0.0
-    """By how much rounding may have moved the wait, at worst."""
+    """The largest error of the wait that rounding can cause."""
 
     def __add__(self, other: Sum) -> Sum:
-        return Sum(
-            self.steps + other.steps,
-            self.time_s + other.time_s,
-            self.data_s + other.data_s,
-            self.rounding_s + other.rounding_s,
-        )
+        rounding_s = self.rounding_s + other.rounding_s
+        steps, time_s = self.steps + other.steps, self.time_s + other.time_s
+        return Sum(steps, time_s, self.data_s + other.data_s, rounding_s)
 
     def __sub__(self, other: Sum) -> Sum:
-        """From one line to a later one: roundings add up whichever way the sums go."""
-        return Sum(
-            self.steps - other.steps,
-            self.time_s - other.time_s,
-            self.data_s - other.data_s,
-            self.rounding_s + other.rounding_s,
-        )
+        """The sum from one line to a later one; the rounding errors of both add up."""
+        return self + Sum(-other.steps, -other.time_s, -other.data_s, other.rounding_s)
 
     @property
     def step_s(self) -> float:
@@ -53,7 +44,7 @@ class Sum:
 
     @property
     def wait_s(self) -> float:
-        """Never more than the step: rounding may say otherwise."""
+        """At most the step: rounding can make the wait look longer."""
         return min(max(self.data_s / self.steps, 0.0), self.step_s) if self.steps else 0.0
 
     @property
@@ -62,14 +53,13 @@ class Sum:
 
     @property
     def blur(self) -> float:
-        """What rounding hides, as a share of a step."""
+        """The rounding error of the wait, as a share of the time."""
         return self.rounding_s / self.time_s if self.time_s > 0 else 1.0
 
 
 def counts_from_one(first: LogLine, second: LogLine | None) -> bool:
-    """Whether `[11/5005]` means eleven steps done, or the step after ten others.
-
-    Old programs print the index of a step, new ones the number done; both print every tenth or so.
+    """Whether `[11/5005]` means that 11 steps are done; otherwise it is the index of a step, and 12
+    are done. Old programs print the index, new ones the count; both print every tenth step or so.
     """
     if first.format.window:
         return False
@@ -91,34 +81,32 @@ class RankLines:
         self.gap: int | None = None
         self.epochs = 1
         self.warmup = Sum()
-        """What the very first line covers."""
+        """What the first line of the log covers."""
         self.rest = Sum()
-        """Everything after it."""
+        """Everything after the warm-up."""
         self.starts = Sum()
-        """The first lines of the later epochs: a part of the rest."""
-        self.unseen = 0
-        """Steps that no line speaks for."""
+        """What the first lines of the later epochs cover; part of the rest."""
+        self.uncovered = 0
+        """Steps that no line covers."""
         self.stretches: list[Sum] = []
         self.waits: Counter[float] = Counter()
-        """Waits as the lines show them, to two digits."""
+        """How many lines show each wait, to two digits."""
         self.accuracies: set[str] = set()
         self.images = self.images_lines = 0.0
         self._from_one: bool | None = None
         self._earlier = Sum()
-        """Finished epochs, without the first line."""
+        """Finished epochs, without the warm-up."""
         self._begin = Sum()
-        """Where the epoch's part of the rest begins."""
+        """The part of the epoch that is warm-up."""
         self._mark = Sum()
-        """Where the present stretch begins."""
+        """The epoch up to where the current stretch begins."""
         self._now = Sum()
-        """The epoch up to its latest line that counts."""
+        """The epoch up to its latest line that is counted."""
         self._skipped = 0
-        """Steps of the epoch between windows."""
+        """Steps of the epoch that lie between windows."""
 
     def add(self, line: LogLine) -> None:
-        if self._from_one is None:
-            self._from_one = counts_from_one(self.first, line)
-            self._take(self.first, is_first=True)
+        self._take_first(line)
         if line.epoch == self.last.epoch:
             self.gap = self.gap or line.index - self.last.index
         self._take(line)
@@ -126,25 +114,29 @@ class RankLines:
         self.lines += 1
 
     def finish(self) -> None:
-        """No more lines: a lone one is taken as it is."""
-        if self._from_one is None:
-            self._from_one = counts_from_one(self.first, None)
-            self._take(self.first, is_first=True)
+        """Complete the sums after the last line; a single line is counted as it is."""
+        self._take_first(None)
         if self.rest.steps:
             self._close_stretch()
         if not self.waits:
-            self._show(self.first)
+            self._count_wait(self.first)
 
-    def _show(self, line: LogLine) -> None:
+    def _take_first(self, second: LogLine | None) -> None:
+        """Count the first line, unless it is counted: the second one tells how."""
+        if self._from_one is None:
+            self._from_one = counts_from_one(self.first, second)
+            self._take(self.first, is_first=True)
+
+    def _count_wait(self, line: LogLine) -> None:
         self.waits[float(f"{line.data_s:.2g}")] += 1
 
     def _take(self, line: LogLine, is_first: bool = False) -> None:
-        # The very first step shows the warm-up, not the run.
+        # The first step of a log shows the warm-up, not the run.
         if not (is_first and line.index <= 1):
-            self._show(line)
+            self._count_wait(line)
         if line.images is not None:
             self.images, self.images_lines = self.images + line.images, self.images_lines + 1
-        # The last batch of an epoch may be a smaller one.
+        # The last batch of an epoch may be smaller.
         if line.index + 1 < line.total and len(self.accuracies) < MOST_ACCURACIES:
             self.accuracies.update(line.accuracies)
         new_epoch = line.epoch != self.last.epoch
@@ -153,8 +145,9 @@ class RankLines:
             self._earlier += self._now - self._begin
             self.epochs += 1
             self._begin = self._mark = self._now = Sum()
+            self._skipped = 0
         before = self._now
-        now = self._up_to(line, starts=new_epoch or is_first)
+        now = self._up_to(line)
         if now is None:
             return
         self._now = now
@@ -170,20 +163,17 @@ class RankLines:
             if stretch.blur <= ROUNDED_AWAY:
                 self._close_stretch()
 
-    def _up_to(self, line: LogLine, starts: bool) -> Sum | None:
-        """The sum of an epoch up to a line; None where its window overlaps the one before."""
+    def _up_to(self, line: LogLine) -> Sum | None:
+        """The sum of an epoch up to a line; None where its window overlaps the last one counted."""
         done, before = line.index + (0 if self._from_one else 1), self._now
         window = line.format.window
         if window:
             steps = min(window, done)
-            place = 0 if starts else before.steps + self._skipped
-            if not starts and done - steps < place:
+            skipped = done - steps - before.steps - self._skipped
+            if skipped < 0:
                 return None
-            if starts:
-                self._skipped = 0
-            skipped = done - steps - place
             self._skipped += skipped
-            self.unseen += skipped
+            self.uncovered += skipped
             rounding = line.rounding_s * steps
             return before + Sum(steps, line.time_s * steps, line.data_s * steps, rounding)
         if line.mean_time_s is None:

@@ -1,94 +1,63 @@
-"""What bound a run of which nothing is left but its log: a pure function of the log's means.
+"""What limited a run of which only a training log is left: a pure function of the log's means.
 
-Such logs know two things of a step: how long it took, and how long it waited for its batch. So the
+Such logs hold two numbers of a step: how long it took, and how long it waited for its batch. So the
 limit is data or compute, and nothing finer. Where too few steps are logged to leave the warm-up
-out, nothing is said.
+out, there is no verdict.
 """
 
 from __future__ import annotations
 
-from stoker.measure.logs.runs import FEWEST_STEPS, Block
-from stoker.measure.verdict import Verdict
+from stoker.measure.logs.runs import FEWEST_STEPS, LoggedRun
+from stoker.measure.verdict import Claim, Verdict
 
-DATA_BINDS = 0.10
-"""Share of a step spent waiting above which data binds."""
+DATA_LIMITS = 0.10
+"""Data is the limit from this share of a step spent waiting."""
 ENOUGH_WITH_WARMUP = 200
 """Steps after which a warm-up no longer decides a mean."""
 BURST = 0.5
-"""A typical line, or stretch, that shows less than this part of the mean wait hides bursts."""
-
-WORDS = {
-    "compute": "compute: the network itself, not its data",
-    "data": "data: the network waited for its batches",
-    "bursts": "data: the network waited for its batches, in bursts",
-    "starts": "data: the network waited for its first batches at each epoch's start",
-}
-ACTIONS = {
-    "compute": "mixed precision, channels-last, a smaller image or model, or a faster GPU",
-    "data": "more loader workers; where all cores are busy, cheaper decoding (stoker pack FOLDER)",
-    "bursts": "more loader workers or cheaper decoding (stoker pack FOLDER); "
-    "a longer queue only moves the wait",
-    "starts": "keep the loader's workers from epoch to epoch (persistent_workers=True)",
-}
+"""A typical line, or stretch, that shows less than this share of the mean wait hides bursts."""
 
 
-def judge(block: Block) -> Verdict | None:
-    """What bound a run; None where the log is too short to say."""
-    judged = block.judged
-    if not is_enough(block):
+def verdict_of_log(run: LoggedRun) -> Verdict | None:
+    """What limited a run; None where the log is too short to tell."""
+    if not has_enough_steps(run):
         return None
-    is_data = judged.share >= DATA_BINDS
-    kind = pattern(block) if is_data else "compute"
-    own_s = judged.step_s - judged.wait_s
-    waiting = f"{judged.wait_s:.3f} of {judged.step_s:.3f} s"
-    return Verdict(
-        limit="data" if is_data else "compute",
-        words=WORDS[kind],
-        evidence=f"{judged.share:.0%} of a step is waiting by the mean ({waiting})"
-        if is_data
-        else f"{1 - judged.share:.1%} of a step is work by the mean (it waits {waiting})",
-        action=ACTIONS[kind],
-        step_s=judged.step_s,
-        without_s=own_s if is_data else None,
-        runner_up=runner_up(judged.wait_s, own_s, is_data),
-    )
+    step_s, wait_s, share = run.counted.step_s, run.counted.wait_s, run.counted.share
+    work_s = step_s - wait_s
+    compute = Claim("compute.log", work_s, details={"wait_s": wait_s, "wait_share": share})
+    data = Claim(wait_pattern(run), wait_s, work_s)
+    if share >= DATA_LIMITS:
+        return Verdict(step_s, data, compute)
+    return Verdict(step_s, compute, data if wait_s > 0.01 * work_s else None)
 
 
-def runner_up(wait_s: float, own_s: float, is_data: bool) -> str:
-    """What would bind next, where there is anything of it."""
-    if is_data:
-        return f"compute, {own_s:.3f} s a step"
-    return f"data, {wait_s:.3f} s a step" if wait_s > 0.01 * own_s else ""
-
-
-def is_enough(block: Block) -> bool:
-    """Whether what is logged is the run, rather than its beginning or its epochs' beginnings."""
-    steps = block.judged.steps // block.ranks
-    if block.judged.step_s <= 0:
+def has_enough_steps(run: LoggedRun) -> bool:
+    """Whether the logged steps are more than the start of the run and of its epochs."""
+    steps = run.counted.steps // run.ranks
+    if run.counted.step_s <= 0:
         return False
-    if not block.warmup_steps:
+    if not run.warmup_steps:
         return steps >= ENOUGH_WITH_WARMUP
-    first_lines_only = block.starts.steps == block.judged.steps
-    per_epoch = steps // max(block.epochs - 1, 1)
+    first_lines_only = run.starts.steps == run.counted.steps
+    per_epoch = steps // max(run.epochs - 1, 1)
     return per_epoch >= FEWEST_STEPS if first_lines_only else steps >= FEWEST_STEPS
 
 
-def pattern(block: Block) -> str:
-    """How a run waits: steadily, in bursts, or at the start of its epochs."""
-    judged = block.judged
-    if judged.data_s > 0 and block.starts.data_s > BURST * judged.data_s:
-        return "starts"
-    if hides_wait(block) or few_stretches_wait(block):
-        return "bursts"
-    return "data"
+def wait_pattern(run: LoggedRun) -> str:
+    """The cause of the waits: steady, in bursts, or at the start of epochs."""
+    if run.counted.data_s > 0 and run.starts.data_s > BURST * run.counted.data_s:
+        return "data.log_epoch_starts"
+    if hides_wait(run) or few_stretches_wait(run):
+        return "data.log_bursts"
+    return "data.log"
 
 
-def hides_wait(block: Block) -> bool:
-    """Whether a typical line shows much less wait than there is."""
-    return block.typical_wait_s < BURST * block.judged.wait_s
+def hides_wait(run: LoggedRun) -> bool:
+    """Whether a typical line shows much less wait than the mean."""
+    return run.typical_wait_s < BURST * run.counted.wait_s
 
 
-def few_stretches_wait(block: Block) -> bool:
-    """Whether most of the time between lines is quiet and a little of it is not."""
-    quiet = [s for s in block.stretches if s.wait_s < BURST / 2 * block.judged.wait_s]
-    return len(block.stretches) >= 4 and len(quiet) > len(block.stretches) / 2
+def few_stretches_wait(run: LoggedRun) -> bool:
+    """Whether most stretches between lines hardly wait, and a few wait long."""
+    short = [s for s in run.stretches if s.wait_s < BURST / 2 * run.counted.wait_s]
+    return len(run.stretches) >= 4 and len(short) > len(run.stretches) / 2

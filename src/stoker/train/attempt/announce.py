@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from stoker.data.dataset import Dataset
-from stoker.measure.machine import environment, seconds_since_start
+from stoker.measure.environment import attempt_environment, seconds_since_start
 from stoker.recipe.changes import CONSENT, HARMLESS, Change
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved
@@ -86,7 +86,7 @@ def announce(
         derived=derived,
         warnings=notes,
         startup_s=round(seconds_since_start() - began_s, 3),
-        environment=environment(ranks.device),
+        environment=attempt_environment(ranks.device),
     )
     loop.events.flush()
 

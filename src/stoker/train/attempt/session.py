@@ -20,7 +20,7 @@ import torch
 from stoker.data.dataset import Dataset
 from stoker.errors import BadRequest, Interrupted
 from stoker.fleet.launcher import BEGAN, ELASTIC
-from stoker.measure.machine import seconds_since_start
+from stoker.measure.environment import seconds_since_start
 from stoker.recipe.changes import CONSENT, Change
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, show_config

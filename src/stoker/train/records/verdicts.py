@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -21,8 +21,8 @@ from typing import Any
 from stoker.host.sampler import Sampler
 from stoker.measure.environment import free_memory
 from stoker.measure.facts import Facts
-from stoker.measure.facts_from_events import Gathered
-from stoker.measure.verdict import Verdict, judge
+from stoker.measure.facts_from_events import AttemptSums
+from stoker.measure.verdict import Verdict, verdict_of
 from stoker.run.directory import Run
 from stoker.run.events import Event, Events, is_event
 from stoker.train.step import Step
@@ -117,16 +117,16 @@ class VerdictWatch:
         if not self.step.ranks.first:
             return None
         self.events.flush()
-        found = self.quietly(lambda: judge(self.newest_facts(step)))
+        found = self.quietly(lambda: verdict_of(self.newest_facts(step)))
         if found is not None:
-            self.events.write("verdict", step=step, **asdict(found), lines=found.lines())
+            self.events.write("verdict", step=step, **found.fields(), lines=found.lines())
         return found
 
     def newest_facts(self, step: int) -> Facts | None:
         """What the events of all ranks say about the latest steps."""
         ranks = self.run.ranks(self.attempt)
         steps = max(min(STEPS_JUDGED, STEPS_READ // max(len(ranks), 1)), FEWEST_STEPS)
-        seen = Gathered(lambda number: number >= step - steps)
+        seen = AttemptSums(lambda number: number >= step - steps)
         for rank in ranks:
             own = rank == self.step.ranks.rank
             for event in newest(self.run.events_path(self.attempt, rank), steps):

@@ -24,7 +24,7 @@ from stoker.errors import BadRequest
 from stoker.host.limits import usable_cores
 from stoker.measure.clocks import clock_of
 from stoker.measure.facts import Facts
-from stoker.measure.facts_from_events import WARM_UP, Gathered
+from stoker.measure.facts_from_events import WARM_UP, AttemptSums
 from stoker.measure.spans import Lap, Spans, shares_of
 from stoker.measure.trials.forecast import Cost, fixed_s, for_batch, spread
 from stoker.recipe.recipe import Recipe
@@ -294,7 +294,7 @@ def facts_of_laps(
     laps: list[tuple[Lap, dict[str, float]]], images: int, threads: int
 ) -> Facts | None:
     """The facts of some steps, as a run would have left them in its events."""
-    seen = Gathered()
+    seen = AttemptSums()
     environment = {"cores": usable_cores(), "threads": torch.get_num_threads()}
     start = {"kind": "attempt", "step": -WARM_UP, "environment": environment}
     seen.add(0, {**start, "loading_threads": threads})

@@ -237,12 +237,12 @@ class TestVerdict:
 
     def test_of_the_end_is_the_same_as_of_the_run_directory(self, stages: Any) -> None:
         from stoker.measure.facts_from_events import facts_of_run
-        from stoker.measure.verdict import judge
+        from stoker.measure.verdict import verdict_of
 
         stage = stages()
         stage.train(40)
         stage.events.flush()
-        assert stage.watch.judge(40) == judge(facts_of_run(stage.run, 1))
+        assert stage.watch.judge(40) == verdict_of(facts_of_run(stage.run, 1))
 
 
 class TestTrial:
@@ -352,7 +352,7 @@ class TestTrouble:
         def fail(facts: Any) -> None:
             raise ZeroDivisionError("no steps")
 
-        monkeypatch.setattr(watching, "judge", fail)
+        monkeypatch.setattr(watching, "verdict_of", fail)
         stage = stages()
         stage.train(20)
         (note,) = stage.of_kind("note")

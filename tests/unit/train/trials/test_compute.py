@@ -11,7 +11,7 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.packing.pack import pack
 from stoker.errors import BadRequest
-from stoker.measure.verdict import judge
+from stoker.measure.verdict import verdict_of
 from stoker.recipe.recipe import Phase, Recipe
 from stoker.train.model.build import build_model
 from stoker.train.process_group import Ranks
@@ -100,4 +100,4 @@ def test_real_batches_go_through_real_steps(
     assert found.steps >= ceilings.STEPS and found.batch_size == 8
     assert found.images_per_s > 0
     assert found.facts is not None and found.facts.steps == found.steps
-    assert judge(found.facts) is not None
+    assert verdict_of(found.facts) is not None

@@ -19,7 +19,7 @@ from stoker.data.images.encode import Storage
 from stoker.data.loading.loader import Loaded
 from stoker.data.packing.pack import pack
 from stoker.measure.facts import LARGER
-from stoker.measure.facts_from_events import Gathered
+from stoker.measure.facts_from_events import AttemptSums
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import resolve
 from stoker.recipe.schedule import Timeline
@@ -265,7 +265,7 @@ class Clock:
 def in_larger(found: tuple[float, float] | None) -> float | None:
     """What an event of a trial says to whoever judges the run."""
     assert found is not None
-    seen = Gathered()
+    seen = AttemptSums()
     seen.add(0, {"kind": "larger_batch", "step": 15, "seconds": found[0], "larger_s": found[1]})
     return seen.in_larger
 
