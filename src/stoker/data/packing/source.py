@@ -19,9 +19,10 @@ from typing import Any
 import pyarrow as pa
 
 from stoker.data.packing.staging import CHUNK_IMAGES, Chunk, in_chunks
-from stoker.data.sources.archives import Item, Pipe, images_in, looks_like_one
+from stoker.data.sources.archives import Pipe, images_in, looks_like_one
 from stoker.data.sources.download import DownloadLimits, fetch_all
 from stoker.data.sources.folder import list_folder, remember, remembered, walk
+from stoker.data.sources.item import Item
 from stoker.data.sources.layout import (
     Found,
     Ignored,

@@ -16,11 +16,11 @@ import os
 import select
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from stoker.data.images.decode_any import LONGEST_REASON, MAX_BYTES, one_line
+from stoker.data.images.decode_any import MAX_BYTES
+from stoker.data.sources.item import Item, one_reason
 from stoker.data.sources.layout import Ignored, is_hidden, is_image
 from stoker.data.sources.zip_stream import Bomb, Unzipped, refuse_bomb, unzip
 from stoker.errors import StokerError
@@ -36,19 +36,6 @@ GZIP, BZIP2, XZ, ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd
 """How compressed files begin."""
 XZ_MEMORY = 128 << 20
 """What the strongest setting of xz needs, and some; an archive may ask for four gigabytes."""
-
-
-@dataclass(frozen=True)
-class Item:
-    """One image as it came: its name, its bytes or why there are none, and what is known of it."""
-
-    name: str
-    data: bytes | None
-    reason: str | None = None
-    label: str | None = None
-    split: str | None = None
-    again: bool = False
-    """A failure that may pass: worth another try when the same command is given again."""
 
 
 class Forward(io.RawIOBase):
@@ -324,8 +311,3 @@ def zip_item(member: Unzipped, ignored: Ignored) -> Iterator[Item]:
         ignored.append((shown(name), why))
         return
     yield Item(tidy(name), *member.read(MAX_BYTES))
-
-
-def one_reason(error: Exception) -> str:
-    """What an error says, as one printable line."""
-    return shown(one_line(error))[:LONGEST_REASON]

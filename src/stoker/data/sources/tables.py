@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.data.images.decode_any import MAX_BYTES
-from stoker.data.sources.archives import Item, one_reason
+from stoker.data.sources.item import Item, one_reason
 from stoker.data.sources.layout import Ignored, split_of
 from stoker.errors import BadRequest, StokerError
 from stoker.text import shown
