@@ -200,7 +200,7 @@ def downloads(listed: list[Item], committed: Committed) -> Iterator[Chunk]:
         for item in chunk.items:
             if item.reason is None:
                 came = next(fetched)
-                item = replace(item, data=came.data, reason=came.reason, again=came.passing)
+                item = replace(item, data=came.data, reason=came.reason, again=came.temporary)
             items.append(replace(item, name=without_password(item.name)))
         yield replace(chunk, items=tuple(items))
 
