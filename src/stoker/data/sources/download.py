@@ -272,8 +272,9 @@ class _Downloads:
         if isinstance(answer, bytes):
             self._finish(job.number, Fetched(answer))
         elif job.redirects == MAX_REDIRECTS:
-            reason = f"download: more than {MAX_REDIRECTS} redirects"
-            self._finish(job.number, Fetched(None, reason))
+            self._finish(
+                job.number, Fetched(None, f"download: more than {MAX_REDIRECTS} redirects")
+            )
         else:
             job.target, job.redirects = answer, job.redirects + 1
             self._queue[job.number] = job
@@ -293,13 +294,12 @@ class _Downloads:
                 host.down_until = now + REST_S
                 last = str(answer).removeprefix("download: ")
                 host.reason = f"download: host {name} does not answer ({last})"
-        if answer.wait_s is None:
-            return
-        if answer.wait_s > MAX_WAIT_S:
-            host.down_until = now + answer.wait_s
-            host.reason = f"download: host {name} asks for a pause of {answer.wait_s:.0f} s"
+        wait_s = answer.wait_s or 0.0
+        if wait_s > MAX_WAIT_S:
+            host.down_until = now + wait_s
+            host.reason = f"download: host {name} asks for a pause of {wait_s:.0f} s"
         else:
-            host.not_before = max(host.not_before, now + answer.wait_s)
+            host.not_before = max(host.not_before, now + wait_s)
 
     def _retry(self, job: _Job, answer: Failed) -> None:
         """Queue a job again, from its own URL on; finish it after its last try, or when another

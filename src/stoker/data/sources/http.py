@@ -22,7 +22,6 @@ import ssl
 import time
 import urllib.request
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -145,13 +144,10 @@ def is_internal(host: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        try:
-            # 127.1, 0x7f000001 and 2130706433 are addresses too.
-            address = ipaddress.ip_address(socket.inet_aton(name))
-        except OSError:
-            return False
+        # inet_aton: 127.1, 0x7f000001 and 2130706433 are addresses too.
+        address = ipaddress.ip_address(name if ":" in name else socket.inet_aton(name))
+    except (ValueError, OSError):
+        return False
     address = getattr(address, "ipv4_mapped", None) or address
     own = address.is_loopback or address.is_link_local or address.is_unspecified
     return own or address in METADATA
@@ -163,17 +159,21 @@ class _Request(urllib.request.Request):
     transfer: Transfer
     target_host: str
 
+    def check(self, connected: socket.socket) -> None:
+        proxied = self.has_proxy() or bool(getattr(self, "_tunnel_host", None))
+        self.transfer.opened(connected, self.target_host, proxied)
+
 
 class _Checked(http.client.HTTPConnection):
     """A connection that is checked when it is open and nothing has been sent."""
 
-    def __init__(self, host: str, *, check: Callable[..., None], **options: Any) -> None:
+    def __init__(self, host: str, *, request: _Request, **options: Any) -> None:
         super().__init__(host, **options)
-        self._check = check
+        self._request = request
 
     def connect(self) -> None:
         super().connect()
-        self._check(self.sock)
+        self._request.check(self.sock)
 
 
 class _CheckedTLS(_Checked, http.client.HTTPSConnection):
@@ -181,7 +181,7 @@ class _CheckedTLS(_Checked, http.client.HTTPSConnection):
 
 
 class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens connections that the request's transfer checks."""
+    """Opens checked connections."""
 
     def __init__(self) -> None:
         urllib.request.AbstractHTTPHandler.__init__(self)
@@ -192,15 +192,11 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return ssl.create_default_context()
 
     def http_open(self, request: Any) -> Any:
-        return self.do_open(partial(_Checked, check=self._check(request)), request)
+        return self.do_open(partial(_Checked, request=request), request)
 
     def https_open(self, request: Any) -> Any:
-        check = self._check(request)
-        return self.do_open(partial(_CheckedTLS, check=check, context=self.trust), request)
-
-    def _check(self, request: Any) -> Callable[..., None]:
-        proxied = request.has_proxy() or bool(getattr(request, "_tunnel_host", None))
-        return partial(request.transfer.opened, host=request.target_host, proxied=proxied)
+        connection = partial(_CheckedTLS, request=request, context=self.trust)
+        return self.do_open(connection, request)
 
 
 def opener() -> urllib.request.OpenerDirector:
@@ -325,9 +321,8 @@ def failure(error: Exception, host: str, transfer: Transfer, *, begun: bool) -> 
 
 def retry_after_s(text: str | None) -> float | None:
     """A Retry-After header (a number or a date) in seconds; None where it is neither."""
-    if text is None:
-        return None
-    if re.fullmatch(r"\d{1,9}", text.strip()):
+    text = (text or "").strip()
+    if re.fullmatch(r"\d{1,9}", text):
         return float(text)
     try:
         return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
