@@ -67,12 +67,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
 
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "Manners", lambda **more: BRISK)
+    monkeypatch.setattr(sources, "DownloadLimits", lambda **more: BRISK)
 
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "Manners", lambda **more: HURRIED)
+    monkeypatch.setattr(sources, "DownloadLimits", lambda **more: HURRIED)
 
 
 def url_list(file: Path, urls: list[str], labels: list[str] | None = None) -> Path:

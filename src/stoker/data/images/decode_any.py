@@ -1,7 +1,7 @@
 """Untrusted bytes to upright RGB pixels, or a reason why not.
 
-Invariant: every image is decoded in full here, once, at packing time; whatever is wrong with it is
-said here and never during training. Sizes are checked before pixels are made.
+Invariant: every image is decoded in full here, once, at packing time, so that a damaged one is
+rejected here and never stops a training. Sizes are checked before memory for pixels is taken.
 """
 
 from __future__ import annotations
@@ -23,56 +23,55 @@ from stoker.text import shown
 Pixels = NDArray[np.uint8]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-"""What Pillow may open; a phone's MPO files open as JPEG."""
+"""Formats that Pillow may open; MPO files of phones open as JPEG."""
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 256 << 20
 MAX_SCANS, MAX_SCANNED = 1000, 10_000_000_000
-"""Scans of a JPEG, and pixels times scans: a file of a few bytes a scan can ask for hours."""
+"""Scans of a JPEG, and pixels times scans: a small file with many scans can take hours."""
 BAND_PIXELS = 4_000_000
 ORIENTATION_TAG = 0x0112
 LONGEST_REASON = 200
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
 _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
-_GRUMBLES = re.compile("Could not determine subsampling|bad ICC marker")
-"""What Pillow's own libjpeg reads without a word: rare sampling, a colour profile's numbering."""
+_HARMLESS = re.compile("Could not determine subsampling|bad ICC marker")
+"""Errors for files that Pillow decodes well: rare sampling, a colour profile's numbering."""
 _WIDE_MODES = ("I;16", "I;16B", "I;16L", "I", "F")
 
 
 class Rejected(Exception):
-    """An image that cannot be used; the text says why, in one printable line."""
+    """An image that cannot be used; the text is the reason, in one printable line."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(shown(why)[:LONGEST_REASON])
+    def __init__(self, reason: str) -> None:
+        super().__init__(shown(reason)[:LONGEST_REASON])
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """A decoded image, upright, and what was found on the way."""
+    """A decoded image, upright, and the properties of its file."""
 
     pixels: Pixels
     upright_jpeg: bool
-    """The file's own bytes are an upright JPEG without stray bytes: they may be stored."""
+    """The file is an upright JPEG without stray bytes: its own bytes may be stored."""
     kept: bool
-    """And it is a baseline one, which decodes twice as fast as a progressive one."""
+    """It is also a baseline JPEG, which decodes twice as fast as a progressive one."""
     orientation: int
     """EXIF orientation of the file, 1 (upright) to 8; already applied to the pixels."""
     coarseness: int
-    """How coarsely a JPEG was quantised: the sum of its first table. 0 for anything else."""
+    """Sum of a JPEG's first quantisation table; 0 for other formats."""
 
 
 def inspect(data: bytes) -> Inspected:
-    """Decode an image completely, turn it upright, make it RGB."""
+    """Decode an image completely to upright RGB. Raises Rejected where that is not possible."""
     return decode(data, open_image(data))
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Read an image's header; no pixels yet."""
+    """Read an image's header, not its pixels. Raises Rejected for a file not to be decoded."""
     if not data:
         raise Rejected("empty file")
     if too_many_chunks(data):
         raise Rejected("damaged: a PNG of too many pieces")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         except Image.DecompressionBombError as error:
@@ -91,11 +90,11 @@ def open_image(data: bytes) -> Image.Image:
 
 
 def scans_of(data: bytes) -> int:
-    """How many scans a JPEG has before its end, counted as far as it matters: where the first of
-    a sequential one holds all colours, the decoder asks for no other."""
-    at, scans, colours = 2, 0, -1
-    while scans <= MAX_SCANS and (found := _MARKER.search(data, at)):
-        marker, body = data[found.start() + 1], found.end() + 2
+    """The number of scans that a decoder reads, counted up to MAX_SCANS + 1. Of a sequential
+    JPEG it reads only the first one if that holds all colours."""
+    offset, scans, colours = 2, 0, -1
+    while scans <= MAX_SCANS and (match := _MARKER.search(data, offset)):
+        marker, body = data[match.start() + 1], match.end() + 2
         if marker == 0xD9:
             break
         if marker in (0xC0, 0xC1):
@@ -104,14 +103,13 @@ def scans_of(data: bytes) -> int:
             scans += 1
             if int.from_bytes(data[body : body + 1]) == colours:
                 break
-        at = found.end() + max(int.from_bytes(data[found.end() : body]), 2)
+        offset = match.end() + max(int.from_bytes(data[match.end() : body]), 2)
     return scans
 
 
 def decode(data: bytes, image: Image.Image) -> Inspected:
-    """All pixels of an opened image."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    """Decode all pixels of an opened image. Raises Rejected where it is damaged."""
+    with warnings.catch_warnings(action="ignore"):
         try:
             orientation = orientation_of(image)
             plain = image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L")
@@ -122,20 +120,17 @@ def decode(data: bytes, image: Image.Image) -> Inspected:
         except Rejected:
             raise
         except Exception as error:
-            # Pillow's decoders raise whatever their format's parser met: any of it means that
-            # this file does not decode.
+            # Pillow's decoders raise many types of errors; each means that the file is damaged.
             raise Rejected(f"damaged: {one_line(error)}") from error
-    baseline = not image.info.get("progressive")
-    # Pillow turns a TIFF upright by itself while loading it.
-    left_to_do = 1 if image.format == "TIFF" else orientation
-    kept = clean is not None and orientation == 1
-    return Inspected(
-        upright(pixels, left_to_do), kept, kept and baseline, orientation, coarseness_of(image)
-    )
+    # Pillow itself turns a TIFF upright when it loads it.
+    remaining = 1 if image.format == "TIFF" else orientation
+    own = clean is not None and orientation == 1
+    kept = own and not image.info.get("progressive")
+    return Inspected(upright(pixels, remaining), own, kept, orientation, coarseness_of(image))
 
 
 def coarseness_of(image: Image.Image) -> int:
-    """How much a JPEG's encoder threw away: the larger, the lower its quality."""
+    """Sum of a JPEG's first quantisation table: the larger, the lower its quality."""
     tables: dict[int, list[int]] = getattr(image, "quantization", {})
     return sum(tables[0]) if 0 in tables else 0
 
@@ -145,27 +140,27 @@ def one_line(error: Exception) -> str:
 
 
 def decode_plain_jpeg(data: bytes) -> Pixels | None:
-    """A JPEG's pixels; None where libjpeg only grumbles and Pillow may decide."""
+    """A JPEG's pixels; None after a harmless error, where Pillow decides. Raises Rejected after any
+    other."""
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
         return pixels
     except ValueError as error:
-        left_over = _EXTRANEOUS.search(str(error))
-        harmless = not in_the_scan(data, left_over) if left_over else _GRUMBLES.search(str(error))
-        if harmless:
+        extra = _EXTRANEOUS.search(str(error))
+        if _HARMLESS.search(str(error)) if extra is None else not inside_scan(data, extra):
             return None
         raise Rejected(f"damaged: {one_line(error)}") from error
 
 
-def in_the_scan(data: bytes, left_over: re.Match[str]) -> bool:
-    """Whether bytes that libjpeg did not need are the rest of a scan that lost its thread, rather
-    than padding or what stands before the first scan."""
-    count, marker = int(left_over[1]), int(left_over[2], 16)
+def inside_scan(data: bytes, extra: re.Match[str]) -> bool:
+    """Whether bytes that libjpeg skipped belong to a damaged scan. Otherwise they are padding, or
+    stand before the first scan."""
+    count, marker = int(extra[1]), int(extra[2], 16)
     if 0xD0 <= marker <= 0xD7:
         return True
-    place = data.find(b"\xff\xda")
-    while (place := data.find(bytes([0xFF, marker]), place + 2)) >= 0:
-        if len(set(data[max(place - count, 0) : place])) > 1:
+    offset = data.find(b"\xff\xda")
+    while (offset := data.find(bytes([0xFF, marker]), offset + 2)) >= 0:
+        if len(set(data[max(offset - count, 0) : offset])) > 1:
             return True
     return False
 
@@ -175,14 +170,14 @@ def orientation_of(image: Image.Image) -> int:
     try:
         value: Any = image.getexif().get(ORIENTATION_TAG, 1)
     except Exception:
-        # A broken EXIF block says nothing about the pixels: they are kept as they lie.
+        # A broken EXIF block is no damage of the pixels: they are used as they are stored.
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 def to_rgb(image: Image.Image) -> Pixels:
-    """Any mode to RGB: the first frame, 16 bits scaled to 8, transparency over white. Some rows at
-    a time: a conversion of the whole would take many times an image's own memory."""
+    """The first frame as RGB; 16 bits are scaled to 8, transparency is put over white. Converted
+    some rows at a time: all at once would take many times an image's own memory."""
     image.seek(0)
     image.load()
     pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)

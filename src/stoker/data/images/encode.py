@@ -1,6 +1,6 @@
 """How an image is stored: its size, its codec, its bytes.
 
-Invariant: what is stored follows from the image and the settings alone.
+Invariant: the stored bytes depend on the image and the settings alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stoker.errors import BadRequest
 CODECS = ("jpeg", "original", "raw")
 JPEG_MAX_SIDE = 65500
 SMALL_SIDE = 128
-"""JPEGs up to this side keep their own bytes, whatever their quality."""
+"""JPEGs whose longer side is at most this keep their own bytes, whatever their quality."""
 
 
 @dataclass(frozen=True)
@@ -31,35 +31,34 @@ class Storage:
     """How images are stored."""
 
     codec: str = "jpeg"
-    """`jpeg`; `original` to keep every upright JPEG's own bytes; `raw` for uint8 arrays that need
-    no decoding."""
+    """`jpeg`; `original` keeps every upright JPEG's own bytes; `raw` stores arrays of uint8, which
+    need no decoding."""
     max_side: int = 500
-    """Longer side in pixels at most; 0 keeps the size."""
+    """Largest longer side in pixels; 0 keeps the size."""
     quality: int = 90
-    """JPEG quality: finer images are encoded again, coarser ones keep their own bytes."""
+    """JPEG quality: images of higher quality are encoded again, others keep their own bytes."""
     min_side: int = 0
-    """Where set: shrink until the shorter side is this long, instead of the longer."""
+    """If not 0, shrink until the shorter side has this length, and ignore `max_side`."""
     near_duplicates: bool = False
-    """Whether to note how each image looks, so that those that nearly agree can be found."""
+    """Whether to store a perceptual hash of each image, so that near duplicates can be found."""
 
     def check(self) -> None:
+        """Raise BadRequest for a value that is out of range."""
         if self.codec not in CODECS:
-            raise BadRequest(f"codec takes one of {', '.join(CODECS)}, not {self.codec!r}")
+            raise BadRequest(f"codec must be one of {', '.join(CODECS)}, not {self.codec!r}")
         if not 1 <= self.quality <= 100:
-            raise BadRequest(f"quality goes from 1 to 100, not {self.quality}")
+            raise BadRequest(f"quality must be from 1 to 100, not {self.quality}")
         for name in ("max_side", "min_side"):
             if getattr(self, name) < 0:
                 raise BadRequest(f"{name} must be at least 0, not {getattr(self, name)}")
 
 
 def fit(pixels: Pixels, storage: Storage) -> Pixels:
-    """Shrink to the size that is stored, averaging over areas."""
+    """The pixels at the size that is stored, shrunk by averaging areas."""
     height, width = pixels.shape[:2]
-    target, side = (
-        (storage.min_side, min(height, width))
-        if storage.min_side
-        else (storage.max_side, max(height, width))
-    )
+    target, side = storage.max_side, max(height, width)
+    if storage.min_side:
+        target, side = storage.min_side, min(height, width)
     if storage.codec == "original" or not target or side <= target:
         return pixels
     size = (max(round(width * target / side), 1), max(round(height * target / side), 1))
@@ -68,7 +67,8 @@ def fit(pixels: Pixels, storage: Storage) -> Pixels:
 
 
 def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> bytes:
-    """The stored form of an image. A JPEG that is fine as it is keeps its own bytes."""
+    """The bytes to store for an image; its own where `may_stay` allows. Raises Rejected where it is
+    too large for a JPEG."""
     if storage.codec == "raw":
         array = io.BytesIO()
         np.lib.format.write_array(array, np.ascontiguousarray(pixels), version=(1, 0))
@@ -81,8 +81,8 @@ def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> b
 
 
 def may_stay(image: Inspected, storage: Storage) -> bool:
-    """Whether a file's own bytes are stored: not where the quality asked for makes them much
-    smaller, and so quicker to read and decode. Small images lose more than they win."""
+    """Whether a file's own bytes are stored. Not if encoding at the chosen quality makes them much
+    smaller, and so faster to read and decode; small images lose more by that than they gain."""
     if storage.codec == "original":
         return image.upright_jpeg
     small = max(image.pixels.shape[:2]) <= SMALL_SIDE
@@ -91,9 +91,9 @@ def may_stay(image: Inspected, storage: Storage) -> bool:
 
 @cache
 def coarseness_at(quality: int) -> int:
-    """How coarsely a JPEG of this quality is quantised."""
-    plain = simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8), quality=quality)
-    with Image.open(io.BytesIO(plain)) as image:
+    """`coarseness_of` a JPEG of this quality."""
+    data = simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8), quality=quality)
+    with Image.open(io.BytesIO(data)) as image:
         return coarseness_of(image)
 
 
@@ -102,7 +102,7 @@ def short_hash(data: bytes) -> bytes:
 
 
 def pixel_hash(pixels: Pixels) -> bytes:
-    """The same for two files with the same picture, whatever their bytes."""
+    """A hash of the pixels: equal for files with the same picture, whatever their bytes."""
     shape = f"{pixels.shape[0]}x{pixels.shape[1]}".encode()
     digest = hashlib.sha256(shape)
     digest.update(np.ascontiguousarray(pixels).data)
@@ -110,9 +110,8 @@ def pixel_hash(pixels: Pixels) -> bytes:
 
 
 def look(pixels: Pixels) -> int:
-    """64 bits of how an image looks (brighter or darker than to the right, on an 8 x 8 grid): few
-    of them change when it is resized, encoded again or slightly retouched."""
-    grey = cv2.resize(
-        cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), (9, 8), interpolation=cv2.INTER_AREA
-    )
+    """A perceptual hash of 64 bits: on an 8 x 8 grid, whether a cell is darker than the next one to
+    the right. Few bits change when an image is resized, encoded again or slightly retouched."""
+    grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
+    grey = cv2.resize(grey, (9, 8), interpolation=cv2.INTER_AREA)
     return int.from_bytes(np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes(), "big")

@@ -1,4 +1,4 @@
-"""Pixels to the JPEG that is stored: colours halved both ways (4:2:0), as photographs are."""
+"""Encode pixels as the JPEG that is stored, with 4:2:0 colour subsampling as photographs have."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from PIL import Image
 from stoker.data.images.jpeg_rows import add_table
 
 RESTART_ROWS = 1
-"""Rows of blocks between restart markers: the finest cut costs no more than a coarse one."""
+"""Rows of blocks between restart markers: 1 costs no more than a larger number."""
 
 
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int, restart_rows: int = RESTART_ROWS) -> bytes:
-    """A JPEG whose rows can be cut out undecoded; with 0 restart rows one without markers."""
+    """A JPEG whose rows can be cut out without decoding; 0 restart rows: one without markers."""
     if restart_rows == 0:
         plain: bytes = simplejpeg.encode_jpeg(
             np.ascontiguousarray(pixels), quality=quality, colorsubsampling="420"

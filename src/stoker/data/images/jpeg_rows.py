@@ -1,12 +1,12 @@
 """Cut the rows that a crop needs out of a JPEG, without decoding it.
 
-A JPEG may be written in intervals of whole rows of blocks, parted by restart markers: each can be
-decoded without those before it. `add_table` notes in the header where they begin; `cut_rows` makes
+A JPEG may be written in intervals of whole rows of blocks, separated by restart markers: each can
+be decoded without those before it. `add_table` stores their offsets in the header; `cut_rows` makes
 a smaller JPEG of the header and the intervals that are needed.
 
-Invariants: a JPEG with a table is a plain JPEG for every other reader. The pixels of the rows asked
-for are those of a full decode, bit for bit. A table that does not fit its bytes counts as none:
-then the image is decoded in full.
+Invariants: a JPEG with a table is a plain JPEG for every other reader. The pixels of the requested
+rows are those of a full decode, bit for bit. A table that does not match the file is ignored, and
+the image is decoded in full.
 
     SOI, JFIF, APP15 (table), tables, frame, scan: interval, RST0, interval, RST1, ..., EOI
 """
@@ -22,35 +22,35 @@ import numpy as np
 Cut = tuple[memoryview, int, int]
 
 TABLE_AT = 20
-"""After SOI and the JFIF segment, which must come first."""
+"""Offset of the table: after SOI and the JFIF segment, which must come first."""
 TABLE = struct.Struct(">2sH8sIIH")
-"""Marker, length, name; where the frame's height stands, where the scan begins, rows of pixels an
-interval; then the beginning of each interval as 32 bits."""
+"""Marker, length, name; offset of the frame's height, offset of the scan, rows of pixels per
+interval. The offset of each interval follows, in 32 bits."""
 APP15, NAME = b"\xff\xef", b"stoker\0\1"
 SOF0, DRI, SOS, RST0 = 0xC0, 0xDD, 0xDA, 0xD0
 EOI = b"\xff\xd9"
 RESTARTS = re.compile(rb"\xff[\xd0-\xd7]")
 BLOCK = 8
 HEAD, TAIL = 1024, 512
-"""Bytes looked at. They are copied first, by numpy, which lets go of the interpreter lock for more
-than 500: the first touch of a mapped file may wait for a disk, and must not hold up all threads."""
+"""Bytes that are examined. numpy copies them first, and releases the interpreter lock for more than
+500 bytes: the first access to a mapped file may wait for a disk, and must not block all threads."""
 SPARE = 16
-"""Rows of pixels kept on each side: smooth upsampling looks at the next row of colours, which at
-a quarter of the size is eight pixels away."""
+"""Rows of pixels kept on each side: smooth upsampling reads the next row of colours, which at a
+quarter of the size is eight pixels away."""
 
 
 def claims_table(jpeg: bytes) -> bool:
-    """Whether a reader would take a JPEG for one with a table. One that a file brought along is
-    not to be believed."""
+    """Whether a JPEG seems to have a table. The table of a file that we did not write must not be
+    used."""
     return jpeg[TABLE_AT + 4 : TABLE_AT + 12] == NAME
 
 
 def add_table(jpeg: bytes) -> bytes:
-    """The same JPEG with a table of its intervals; as it is where they are not whole rows."""
-    found = intervals(jpeg)
-    if found is None:
+    """A JPEG with a table of its intervals added; unchanged where they are not whole rows."""
+    layout = intervals(jpeg)
+    if layout is None:
         return jpeg
-    frame, step, begins = found
+    frame, step, begins = layout
     size = TABLE.size + 4 * len(begins)
     if size > 0xFFFF or jpeg[2:4] != b"\xff\xe0" or jpeg[4:6] != b"\0\x10":
         return jpeg
@@ -60,25 +60,25 @@ def add_table(jpeg: bytes) -> bytes:
 
 
 def intervals(jpeg: bytes) -> tuple[int, int, list[int]] | None:
-    """Of a baseline JPEG with restart markers: where the height stands, rows of pixels an interval,
-    where the intervals begin."""
-    at, frame, blocks_an_interval = 2, 0, 0
+    """The offset of the height, the rows of pixels per interval and the offsets of the intervals;
+    None for a JPEG that is not baseline or has no whole rows between restart markers."""
+    at, frame, interval_blocks = 2, 0, 0
     height = width = across = down = 0
     while jpeg[at + 1] != SOS:
         if jpeg[at + 1] == SOF0:
             frame = at + 5
             height, width, components = struct.unpack_from(">HHB", jpeg, frame)
-            # A single component is not interleaved: its sampling does not count.
+            # A single component is not interleaved: its sampling has no effect.
             sampling = jpeg[at + 11] if components > 1 else 0x11
             across, down = (sampling >> 4) * BLOCK, (sampling & 15) * BLOCK
         elif jpeg[at + 1] == DRI:
-            blocks_an_interval = int.from_bytes(jpeg[at + 4 : at + 6])
+            interval_blocks = int.from_bytes(jpeg[at + 4 : at + 6])
         at += 2 + int.from_bytes(jpeg[at + 2 : at + 4])
     scan = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4])
-    if not frame or not blocks_an_interval:
+    if not frame or not interval_blocks:
         return None
-    rows, rest = divmod(blocks_an_interval, -(-width // across))
-    begins = [scan, *(found.end() for found in RESTARTS.finditer(jpeg, scan))]
+    rows, rest = divmod(interval_blocks, -(-width // across))
+    begins = [scan, *(match.end() for match in RESTARTS.finditer(jpeg, scan))]
     if rest or len(begins) != -(-height // (rows * down)):
         return None
     return frame, rows * down, begins
@@ -86,7 +86,7 @@ def intervals(jpeg: bytes) -> tuple[int, int, list[int]] | None:
 
 def cut_rows(data: memoryview, height: int, top: int, bottom: int) -> Cut | None:
     """A JPEG of at least these rows of pixels, its height and its first row; None where there is no
-    table, it does not fit, or nothing would be saved."""
+    table, where it does not match the file, or where all intervals are needed."""
     if len(data) < HEAD:
         return None
     stored = np.frombuffer(data, np.uint8)
@@ -109,36 +109,33 @@ def cut_rows(data: memoryview, height: int, top: int, bottom: int) -> Cut | None
         begins = (*begins, len(data))
     if begins[0] < scan or any(after - before < 2 for before, after in pairwise(begins)):
         return None
-    # A file that was cut off below is left to the full decode, which refuses it.
+    # A truncated file is left to the full decode, which refuses it.
     if begins[-1] > len(data) or bytes(stored[-TAIL:].copy()[-2:]) != EOI:
         return None
     part = np.empty(scan + begins[-1] - begins[0], np.uint8)
     part[:scan] = stored[:scan]
     part[scan:] = stored[begins[0] : begins[-1]]
     rows = min(last * step, height) - first * step
-    restarts = [(begin - begins[0] + scan - 1, number) for number, begin in enumerate(begins[1:-1])]
-    whole = patched(part.data, frame, (height, rows), restarts, first, last < count)
+    patches = [
+        (begin - begins[0] + scan - 1, RST0 | (first + number) & 7, RST0 | number & 7)
+        for number, begin in enumerate(begins[1:-1])
+    ]
+    if last < count:
+        patches.append((len(part) - 1, RST0 | (last - 1) & 7, EOI[1]))
+    whole = patched(part.data, frame, (height, rows), patches)
     return (part.data, rows, first * step) if whole else None
 
 
 def patched(
-    part: memoryview,
-    frame: int,
-    heights: tuple[int, int],
-    restarts: list[tuple[int, int]],
-    first: int,
-    ends_early: bool,
+    part: memoryview, frame: int, heights: tuple[int, int], patches: list[tuple[int, int, int]]
 ) -> bool:
-    """Write height, markers and end as the part needs them, if they are what the table says."""
+    """Replace the height and the second byte of some markers; a patch is an offset, the old byte and
+    the new one. False where an old byte is not the expected one."""
     if part[frame] << 8 | part[frame + 1] != heights[0]:
         return False
     part[frame], part[frame + 1] = heights[1] >> 8, heights[1] & 255
-    for at, number in restarts:
-        if part[at] != RST0 | (first + number) & 7 or part[at - 1] != 0xFF:
+    for offset, old, new in patches:
+        if part[offset] != old or part[offset - 1] != 0xFF:
             return False
-        part[at] = RST0 | number & 7
-    if ends_early:
-        if part[-1] != RST0 | (first + len(restarts)) & 7 or part[-2] != 0xFF:
-            return False
-        part[-1] = EOI[1]
+        part[offset] = new
     return True

@@ -1,7 +1,7 @@
-"""Whether a PNG is whole: Pillow compares no checksum of the pixels, and takes missing rows for
-black ones.
+"""Whether a PNG is complete. Pillow does not compare the checksums of the pixels, and shows missing
+rows as black.
 
-Invariant: bounded memory; what is found is one line, or nothing.
+Invariant: memory is bounded; the result is a reason in one line, or None.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Values a pixel by colour type."""
+"""Values per pixel by colour type."""
 ADAM7 = (
     (0, 0, 8, 8),
     (4, 0, 8, 8),
@@ -22,19 +22,19 @@ ADAM7 = (
     (1, 0, 2, 2),
     (0, 1, 1, 2),
 )
-"""First column, first row, and the steps between them, of each pass of an interlaced image."""
-PIECE = 1 << 20
-MOST_CHUNKS = 100_000
-TELLING = (b"IHDR", b"PLTE", b"tRNS", b"IDAT")
-"""Chunks that pixels depend on: a wrong checksum elsewhere says nothing of them."""
+"""For each pass of an interlaced image: first column, first row, column step, row step."""
+INFLATE_BYTES = 1 << 20
+MAX_CHUNKS = 100_000
+PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT")
+"""Chunks that the pixels depend on: a wrong checksum of another chunk does not matter."""
 
 
 def png_trouble(data: bytes) -> str | None:
-    """What is wrong with a PNG's first image, as far as its checksums and its size tell."""
-    expected, came = -1, 0
+    """What is wrong with a PNG's first image by its checksums and its size; None if nothing is."""
+    expected, inflated_bytes = -1, 0
     inflate = zlib.decompressobj()
     for kind, start, size in chunks(data):
-        if kind not in TELLING:
+        if kind not in PIXEL_CHUNKS:
             continue
         view = memoryview(data)
         body = view[start : start + size]
@@ -47,43 +47,43 @@ def png_trouble(data: bytes) -> str | None:
             expected = raw_size(*struct.unpack(">IIBBxxB", body))
         elif kind == b"IDAT" and not inflate.eof:
             try:
-                came += inflated(inflate, bytes(body), expected - came)
+                inflated_bytes += inflated_size(inflate, bytes(body), expected - inflated_bytes)
             except zlib.error as error:
                 return str(error)
-    if expected < 0 or came < expected:
-        return f"{came:,} of {max(expected, 0):,} bytes of its pixels"
+    if expected < 0 or inflated_bytes < expected:
+        return f"{inflated_bytes:,} of {max(expected, 0):,} bytes of its pixels"
     return None
 
 
 def too_many_chunks(data: bytes) -> bool:
-    """Whether a PNG is cut into so many pieces that walking through them takes long."""
+    """Whether a PNG has so many chunks that reading through them takes long."""
     if not data.startswith(SIGNATURE):
         return False
-    return any(number >= MOST_CHUNKS for number, _ in enumerate(chunks(data)))
+    return any(number >= MAX_CHUNKS for number, _ in enumerate(chunks(data)))
 
 
-def inflated(inflate: zlib._Decompress, body: bytes, most: int) -> int:
-    """How many bytes come out; no more are made than a whole image needs."""
-    came = 0
-    while body and not inflate.eof and came <= most:
-        came += len(inflate.decompress(body, PIECE))
+def inflated_size(inflate: zlib._Decompress, body: bytes, limit: int) -> int:
+    """How many bytes a chunk inflates to; it stops soon after `limit`."""
+    size = 0
+    while body and not inflate.eof and size <= limit:
+        size += len(inflate.decompress(body, INFLATE_BYTES))
         body = inflate.unconsumed_tail
-    return came
+    return size
 
 
 def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Kind, start and size of every chunk up to the last."""
-    place = len(SIGNATURE)
-    while place + 12 <= len(data):
-        size, kind = struct.unpack_from(">I4s", data, place)
+    """Yield kind, start and size of every chunk before the last one."""
+    offset = len(SIGNATURE)
+    while offset + 12 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, offset)
         if kind == b"IEND":
             return
-        yield kind, place + 8, size
-        place += 12 + size
+        yield kind, offset + 8, size
+        offset += 12 + size
 
 
 def raw_size(width: int, height: int, depth: int, colour: int, interlaced: int) -> int:
-    """Bytes of the unpacked rows, each with the byte that names its filter."""
+    """Bytes of the decompressed rows, each with one byte for its filter."""
     bits = depth * CHANNELS.get(colour, 0)
     passes = ADAM7 if interlaced else ((0, 0, 1, 1),)
     total = 0

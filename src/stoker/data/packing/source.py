@@ -19,11 +19,12 @@ from typing import Any
 import pyarrow as pa
 
 from stoker.data.packing.staging import CHUNK_IMAGES, Chunk, in_chunks
-from stoker.data.sources.archives import Item, Pipe, images_in, looks_like_one
+from stoker.data.sources.archives import Pipe, images_in, is_archive
 from stoker.data.sources.download import DownloadLimits, fetch_all
-from stoker.data.sources.folder import list_folder, remember, remembered, walk
+from stoker.data.sources.folder import list_folder, load_walk, save_walk, walk
+from stoker.data.sources.item import Item
 from stoker.data.sources.layout import (
-    Found,
+    ByClass,
     Ignored,
     Image,
     Listing,
@@ -73,17 +74,19 @@ def open_source(
             raise BadRequest("nothing is piped in: curl ... | stoker pack - OUT")
         return archive("standard input", None)
     # A folder whose walk was kept is no table: nothing has to be listed to know that.
-    known = remembered(source, cache) if path.is_dir() else None
+    known = load_walk(source, cache) if path.is_dir() else None
     files = () if known else table_files(path)
     if files:
         return table_source(open_table(files, columns), source, val_share)
     if path.is_dir():
         seen = known or walk(source)
         listing = list_folder(source, val_share, seen)
-        return FileSource(source, listing, lambda: None if known else remember(source, seen, cache))
+        return FileSource(
+            source, listing, lambda: None if known else save_walk(source, seen, cache)
+        )
     if path.is_fifo():  # <(curl ...) of a shell
         return replace(archive("the pipe", path), stamp=None)
-    if path.is_file() and looks_like_one(path):
+    if path.is_file() and is_archive(path):
         return archive(shown(source), path)
     raise BadRequest(
         f"no folder, archive or table at {shown(source)}: expected a folder, a tar or zip, or a "
@@ -138,7 +141,7 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
     stamp = stamp_of(table.files[0], table.columns) if len(table.files) == 1 else None
 
     def arranged(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
-        found: Found[int] = {}
+        found: ByClass[int] = {}
         columns = staged.select(["class_name", "split_name"]).to_pydict()
         for row, (label, split) in enumerate(zip(*columns.values(), strict=True)):
             found.setdefault(split, {}).setdefault(os.fsdecode(label), []).append(row)
@@ -160,7 +163,7 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
             return downloads(listed, committed)
 
         return StreamSource(name, chunks, arranged, stamp)
-    paths: Found[str] = {}
+    paths: ByClass[str] = {}
     for item in listed:
         paths.setdefault(item.split or "", {}).setdefault(item.label or "", []).append(item.name)
     listing = arrange_table(name, paths, passed_over, val_share, table.classes)
@@ -169,7 +172,7 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
 
 def arrange_table(
     name: str,
-    found: Found[Image],
+    found: ByClass[Image],
     ignored: Ignored,
     val_share: float,
     classes: tuple[str, ...],
@@ -199,7 +202,7 @@ def downloads(listed: list[Item], committed: Committed) -> Iterator[Chunk]:
         for item in chunk.items:
             if item.reason is None:
                 came = next(fetched)
-                item = replace(item, data=came.data, reason=came.reason, again=came.passing)
+                item = replace(item, data=came.data, reason=came.reason, again=came.temporary)
             items.append(replace(item, name=without_password(item.name)))
         yield replace(chunk, items=tuple(items))
 

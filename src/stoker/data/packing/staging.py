@@ -34,7 +34,7 @@ from stoker.data.packing.shard import (
     process,
     write_shard,
 )
-from stoker.data.sources.archives import Item
+from stoker.data.sources.item import Item
 from stoker.errors import StokerError
 from stoker.fleet.workers import map_tasks
 from stoker.text import shown

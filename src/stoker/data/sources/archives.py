@@ -1,9 +1,9 @@
 """The images in a tar or zip, one after the other, from a file or from standard input.
 
-Invariants: an archive is read once, forward, and never unpacked: names in it are text, never
-paths. No member is held in memory beyond the largest image allowed; headers that ask for more are
-refused. An archive that ends early or is damaged is an error, never a shorter set. One that
-unpacks to far more than its size is given up.
+Invariants: an archive is read once, forward, and never unpacked to disk: a name in it is text and
+never a path. No member is held in memory beyond the largest image allowed; a header that claims
+more is refused. An archive that ends early or is damaged is an error, never a smaller data set. An
+archive that unpacks to far more than its size is refused.
 """
 
 from __future__ import annotations
@@ -16,165 +16,155 @@ import os
 import select
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from stoker.data.images.decode_any import LONGEST_REASON, MAX_BYTES, one_line
+from stoker.data.images.decode_any import MAX_BYTES
+from stoker.data.sources.item import Item, one_reason
 from stoker.data.sources.layout import Ignored, is_hidden, is_image
 from stoker.data.sources.zip_stream import Bomb, Unzipped, refuse_bomb, unzip
 from stoker.errors import StokerError
 from stoker.text import shown
 
-LARGEST_HEADER, MOST_HEADERS = 1 << 20, 8 << 20
-"""A tar header (names, attributes), or all of them before one member, that claims to be longer is
-an attack."""
-PIECE = 1 << 18
-LOOK_UP_S = 0.3
+MAX_HEADER, MAX_HEADERS = 1 << 20, 8 << 20
+"""Bytes of one tar header (names, attributes), and of all headers before one member. No honest
+archive has longer ones."""
+READ_BYTES = 1 << 18
+POLL_S = 0.3
 NO_IMAGE = "not an image by its name"
 GZIP, BZIP2, XZ, ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
-"""How compressed files begin."""
+"""First bytes of compressed files."""
 XZ_MEMORY = 128 << 20
-"""What the strongest setting of xz needs, and some; an archive may ask for four gigabytes."""
+"""More than the strongest setting of xz needs; an archive may ask for four gigabytes."""
 
 
-@dataclass(frozen=True)
-class Item:
-    """One image as it came: its name, its bytes or why there are none, and what is known of it."""
-
-    name: str
-    data: bytes | None
-    reason: str | None = None
-    label: str | None = None
-    split: str | None = None
-    again: bool = False
-    """A failure that may pass: worth another try when the same command is given again."""
-
-
-class Forward(io.RawIOBase):
-    """A source that is only read on: it can skip but not go back, and counts what it gave."""
-
-    def __init__(self, source: IO[bytes]) -> None:
-        self._source = source
-        self._at = 0
-        self.budget: int | None = None
-        """Bytes that may still be read before the next member; None while one is read."""
-        self.latest = b""
-        """What was read last: at the end of a tar it tells the end mark from damage."""
-
-    def read(self, size: int = -1) -> bytes:
-        if size < 0 or size > LARGEST_HEADER:
-            raise tarfile.ReadError(f"a header claims {size:,} bytes")
-        if self.budget is not None:
-            self.budget -= size
-            if self.budget < 0:
-                raise tarfile.ReadError("its headers do not end")
-        pieces = []
-        while size > 0 and (piece := self._source.read(min(size, PIECE))):
-            pieces.append(piece)
-            size -= len(piece)
-            self._at += len(piece)
-        self.latest = b"".join(pieces)
-        return self.latest
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, place: int, whence: int = 0) -> int:
-        if whence or place < self._at:
-            raise tarfile.ReadError("a header points backwards")
-        while self._at < place and (piece := self._source.read(min(place - self._at, PIECE))):
-            self._at += len(piece)
-        return self._at
+class Stream(io.RawIOBase):
+    """A stream that can be read. A subclass defines `take`, or `read` itself."""
 
     def readable(self) -> bool:
         return True
+
+    def take(self, size: int) -> bytes:
+        """At most `size` bytes; none at the end."""
+        raise NotImplementedError
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.take(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class Forward(Stream):
+    """A source that is read forward only: it can skip bytes but not go back."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self._offset = 0
+        self.header_budget: int | None = None
+        """Bytes that may still be read before the next member; None inside a member."""
+        self.last_read = b""
+        """The bytes read last: at the end of a tar they are the end mark, or damage."""
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0 or size > MAX_HEADER:
+            raise tarfile.ReadError(f"a header claims {size:,} bytes")
+        if self.header_budget is not None:
+            self.header_budget -= size
+            if self.header_budget < 0:
+                raise tarfile.ReadError("its headers do not end")
+        self.last_read = read_up_to(self._source, size)
+        self._offset += len(self.last_read)
+        return self.last_read
+
+    def tell(self) -> int:
+        return self._offset
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence or offset < self._offset:
+            raise tarfile.ReadError("a header points backwards")
+        while block := self._source.read(min(offset - self._offset, READ_BYTES)):
+            self._offset += len(block)
+        return self._offset
 
     def seekable(self) -> bool:
         return True
 
 
-class Pipe(io.RawIOBase):
-    """What is piped in, read so that a signal is heard while nothing comes: one that falls just
-    before a read is else heard only after it."""
+class Pipe(Stream):
+    """Standard input, read so that a signal is handled while no data arrives: Python would handle
+    one that comes just before a blocking read only after it."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
     def read(self, size: int = -1) -> bytes:
-        while not select.select([self._handle], [], [], LOOK_UP_S)[0]:
+        while not select.select([self._handle], [], [], POLL_S)[0]:
             pass
         return os.read(self._handle, size)
 
-    def readable(self) -> bool:
-        return True
 
+class Counted(Stream):
+    """The bytes of an archive as they are read, counted. `head` was read before."""
 
-class Counted(io.RawIOBase):
-    """Compressed bytes on their way in, counted."""
-
-    def __init__(self, source: IO[bytes] | Pipe, already: bytes = b"") -> None:
-        self._source, self._already = source, already
+    def __init__(self, source: IO[bytes] | Pipe, head: bytes = b"") -> None:
+        self._source, self._head = source, head
         self.bytes = 0
 
-    def readinto(self, buffer: Any) -> int:
-        piece = self._already or self._source.read(len(buffer))
-        given, self._already = piece[: len(buffer)], piece[len(buffer) :]
-        buffer[: len(given)] = given
-        self.bytes += len(given)
-        return len(given)
-
-    def readable(self) -> bool:
-        return True
+    def take(self, size: int) -> bytes:
+        block = self._head or self._source.read(size)
+        data, self._head = block[:size], block[size:]
+        self.bytes += len(data)
+        return data
 
 
-class Unxz(io.RawIOBase):
-    """An xz stream, or several in a row, uncompressed within bounded memory."""
+class Unxz(Stream):
+    """One or several xz streams in a row, decompressed within bounded memory."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
         self._lzma = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
 
-    def readinto(self, buffer: Any) -> int:
-        while True:
+    def take(self, size: int) -> bytes:
+        data = b""
+        while not data:
             if self._lzma.eof:
-                rest = self._lzma.unused_data or self._source.read(PIECE)
-                if not rest.strip(b"\0"):
-                    return 0
+                block = self._lzma.unused_data or self._source.read(READ_BYTES)
+                if not block.strip(b"\0"):
+                    return b""
                 self._lzma = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
             else:
-                rest = self._source.read(PIECE) if self._lzma.needs_input else b""
-                if not rest and self._lzma.needs_input:
+                block = self._source.read(READ_BYTES) if self._lzma.needs_input else b""
+                if not block and self._lzma.needs_input:
                     raise EOFError("unexpected end")
-            piece = self._lzma.decompress(rest, len(buffer))
-            if piece:
-                buffer[: len(piece)] = piece
-                return len(piece)
-
-    def readable(self) -> bool:
-        return True
+            data = self._lzma.decompress(block, size)
+        return data
 
 
-class Inflated(io.RawIOBase):
-    """Decompressed bytes on their way out, watched for a bomb."""
+class Inflated(Stream):
+    """Decompressed bytes. Raises Bomb when they become far more than the compressed ones."""
 
-    def __init__(self, source: Any, counted: Counted) -> None:
-        self._source, self._counted = source, counted
+    def __init__(self, source: Any, compressed: Counted) -> None:
+        self._source, self._compressed = source, compressed
         self._bytes = 0
 
-    def readinto(self, buffer: Any) -> int:
-        piece = self._source.read(len(buffer))
-        buffer[: len(piece)] = piece
-        self._bytes += len(piece)
-        refuse_bomb(self._bytes, self._counted.bytes)
-        return len(piece)
-
-    def readable(self) -> bool:
-        return True
+    def take(self, size: int) -> bytes:
+        data: bytes = self._source.read(size)
+        self._bytes += len(data)
+        refuse_bomb(self._bytes, self._compressed.bytes)
+        return data
 
 
-def looks_like_one(path: Path) -> bool:
-    """Whether a file begins as an archive does."""
+def read_up_to(source: IO[bytes] | Pipe, size: int) -> bytes:
+    """`size` bytes, or fewer where the source ends."""
+    blocks = []
+    while size > 0 and (block := source.read(min(size, READ_BYTES))):
+        blocks.append(block)
+        size -= len(block)
+    return b"".join(blocks)
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the first bytes of a file are those of a tar, a zip or a compressed file."""
     with path.open("rb") as file:
         head = file.read(tarfile.BLOCKSIZE)
     if head.startswith((b"PK", GZIP, BZIP2, XZ, ZSTD)):
@@ -187,94 +177,95 @@ def looks_like_one(path: Path) -> bool:
 
 
 def images_in(source: IO[bytes] | Pipe, name: str, ignored: Ignored) -> Iterator[Item]:
-    """Every image of an archive that is read from its beginning."""
-    head = source.read(8)
-    while len(head) < 8 and (more := source.read(8 - len(head))):
-        head += more
+    """Yield every image of an archive; `source` is at its beginning. Members that are passed over
+    are added to `ignored`. Raises StokerError for an archive that is damaged or ends early."""
+    head = read_up_to(source, 8)
     counted = Counted(source, head)
-    plain: Any = io.BufferedReader(counted, PIECE)
+    plain: Any = io.BufferedReader(counted, READ_BYTES)
     try:
         if head.startswith(b"PK\x03\x04"):
-            members = unzip(plain)
-            yield from (item for one in members for item in zip_item(one, ignored))
+            for member in unzip(plain):
+                yield from zip_item(member, ignored)
             return
         if head.startswith(b"PK"):
             raise StokerError(f"{name} is a zip without members, or one part of several")
         opened = decompressed(head, plain, name)
         if opened is not plain:
-            opened = io.BufferedReader(Inflated(opened, counted), PIECE)
+            opened = io.BufferedReader(Inflated(opened, counted), READ_BYTES)
         yield from tar_items(opened, name, "", ignored)
-        # To the end, so that a damaged rest is noticed and whoever writes is not cut off.
-        rest = [piece.strip(b"\0") != b"" for piece in iter(lambda: opened.read(PIECE), b"")]
+        # Read to the end: damage there is noticed, and a program that pipes data in can finish.
+        rest = [block.strip(b"\0") != b"" for block in iter(lambda: opened.read(READ_BYTES), b"")]
         if any(rest):
             ignored.append(("(the rest)", "data after the archive's end mark"))
     except StokerError:
         raise
     except Bomb as error:
-        raise StokerError(f"{name} {error}: given up, nothing in it is trusted") from error
+        raise StokerError(f"{name} {error}: refused, because it may be an attack") from error
     except Exception as error:
-        # The readers below raise whatever they met in a damaged archive, recursion included.
+        # For a damaged archive the readers raise errors of many types, RecursionError included.
         raise StokerError(
-            f"{name} is damaged or ended early ({one_reason(error)}): get a whole copy and give "
-            "the same command again; what was done is kept"
+            f"{name} is damaged or ended early ({one_reason(error)}): get a whole copy and run "
+            "the same command again; finished work is kept"
         ) from error
 
 
 def decompressed(head: bytes, plain: Any, name: str) -> Any:
-    """The tar inside whatever it is compressed with."""
+    """The tar inside an archive, decompressed as its first bytes say. Raises StokerError for an
+    empty file or a compression that is not supported."""
     if head.startswith(GZIP):
         return gzip.GzipFile(fileobj=plain)
     if head.startswith(BZIP2):
         return bz2.BZ2File(plain)
     if head.startswith(XZ):
-        return io.BufferedReader(Unxz(plain), PIECE)
+        return io.BufferedReader(Unxz(plain), READ_BYTES)
     if head.startswith(ZSTD):
-        raise StokerError(f"{name} is compressed with zstd: zstd -dc {name} | stoker pack - OUT")
+        raise StokerError(
+            f"{name} is compressed with zstd: run zstd -dc {name} | stoker pack - OUT"
+        )
     if not head:
         raise StokerError(f"{name} is empty: expected a tar or zip")
     return plain
 
 
 def tar_items(source: IO[bytes], name: str, inside: str, ignored: Ignored) -> Iterator[Item]:
-    """Every image of a tar; a tar in a tar is a folder (ImageNet comes like that)."""
+    """Yield every image of a tar. A tar inside it counts as a folder, as in ImageNet's archives."""
     forward = Forward(source)
-    forward.budget = MOST_HEADERS
+    forward.header_budget = MAX_HEADERS
     try:
         tar = tarfile.open(fileobj=forward, mode="r:")  # noqa: SIM115 - nothing of its own to close
     except tarfile.ReadError as error:
         if not inside and forward.tell() <= tarfile.BLOCKSIZE:
             raise StokerError(f"{name} is neither a tar nor a zip") from error
         raise tarfile.ReadError(f"not a tar: {one_reason(error)}") from error
-    while (member := next_member(tar, forward)) is not None:
-        vars(tar)["members"].clear()  # a million members must not pile up
-        place = inside + member.name
+    while True:
+        forward.header_budget = MAX_HEADERS
+        member = tar.next()
+        forward.header_budget = None
+        if member is None:
+            break
+        vars(tar)["members"].clear()  # else tarfile keeps every member in memory
+        path = inside + member.name
         if member.isdir():
             continue
-        why = unusual(member) or unwanted(place)
-        if why == NO_IMAGE and place.endswith(".tar") and not inside:
-            nested = tar.extractfile(member)
-            assert nested is not None
-            yield from tar_items(nested, name, place.removesuffix(".tar") + "/", ignored)
-        elif why:
-            ignored.append((shown(place), why))
+        reason = special_kind(member) or ignored_name(path)
+        nested = reason == NO_IMAGE and path.endswith(".tar") and not inside
+        if reason and not nested:
+            ignored.append((shown(path), reason))
+            continue
+        content = tar.extractfile(member)
+        assert content is not None
+        if nested:
+            yield from tar_items(content, name, path.removesuffix(".tar") + "/", ignored)
         else:
-            yield Item(tidy(place), *bounded(tar.extractfile(member), member.size))
-    if forward.latest.strip(b"\0"):
+            yield Item(normalized(path), *read_member(content, member.size))
+    if forward.last_read.strip(b"\0"):
         raise tarfile.ReadError(f"damaged at byte {max(forward.tell() - 512, 0):,}")
-    if len(forward.latest) < tarfile.BLOCKSIZE:
+    if len(forward.last_read) < tarfile.BLOCKSIZE:
         raise tarfile.ReadError("no end mark")
 
 
-def next_member(tar: tarfile.TarFile, forward: Forward) -> tarfile.TarInfo | None:
-    forward.budget = MOST_HEADERS
-    try:
-        return tar.next()
-    finally:
-        forward.budget = None
-
-
-def unusual(member: tarfile.TarInfo) -> str | None:
-    """Why a member of a tar is not a plain file."""
+def special_kind(member: tarfile.TarInfo) -> str | None:
+    """The reason why a member of a tar is not a plain file; None for a plain file."""
     if member.islnk():
         return "hard link in an archive: pack the folder, or tar --hard-dereference"
     if member.issym():
@@ -284,9 +275,9 @@ def unusual(member: tarfile.TarInfo) -> str | None:
     return None
 
 
-def unwanted(name: str) -> str | None:
-    """Why a name in an archive is passed over."""
-    parts = PurePosixPath(tidy(name)).parts
+def ignored_name(name: str) -> str | None:
+    """The reason why a member is ignored because of its name; None for an image."""
+    parts = PurePosixPath(normalized(name)).parts
     if ".." in parts:
         return "name leads out of the archive"
     if any(is_hidden(part) for part in parts):
@@ -296,36 +287,27 @@ def unwanted(name: str) -> str | None:
     return None
 
 
-def tidy(name: str) -> str:
-    """A member's name as a path below the archive: `./a//b` and `/a/b` are `a/b`."""
+def normalized(name: str) -> str:
+    """A member's name as a path below the archive: `./a//b` and `/a/b` become `a/b`."""
     return "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
-def bounded(file: IO[bytes] | None, size: int) -> tuple[bytes | None, str | None]:
-    """A member's bytes, or why there are none."""
-    assert file is not None
+def read_member(file: IO[bytes], size: int) -> tuple[bytes | None, str | None]:
+    """A member's bytes, or the reason why there are none. Raises ReadError where the tar ends."""
     if size > MAX_BYTES:
         return None, f"file larger than {MAX_BYTES >> 20} MiB"
-    pieces = []
-    while size > 0 and (piece := file.read(min(size, PIECE))):
-        pieces.append(piece)
-        size -= len(piece)
-    if size:
+    data = read_up_to(file, size)
+    if len(data) < size:
         raise tarfile.ReadError("unexpected end of data")
-    return b"".join(pieces), None
+    return data, None
 
 
 def zip_item(member: Unzipped, ignored: Ignored) -> Iterator[Item]:
-    """An image of a zip, if the member is one."""
+    """Yield the image that a member of a zip holds, if it holds one."""
     name = member.name.replace("\\", "/")
     if name.endswith("/"):
         return
-    if why := unwanted(name):
-        ignored.append((shown(name), why))
+    if reason := ignored_name(name):
+        ignored.append((shown(name), reason))
         return
-    yield Item(tidy(name), *member.read(MAX_BYTES))
-
-
-def one_reason(error: Exception) -> str:
-    """What an error says, as one printable line."""
-    return shown(one_line(error))[:LONGEST_REASON]
+    yield Item(normalized(name), *member.read(MAX_BYTES))

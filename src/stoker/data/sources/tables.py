@@ -1,8 +1,8 @@
 """Images named or held in a table: CSV or Parquet lists of paths or URLs, Parquet with bytes.
 
-Invariants: columns are found by name, or named by the user, never guessed from values. Rows are
-read a batch at a time. Class numbers follow the table's own list of classes where it carries one
-(data sets from the Hugging Face hub do), else the sorted names, numbers by value.
+Invariants: a column is chosen by its name or by the user, never by its values. Rows are read in
+batches. Class numbers follow the table's own list of classes where it has one (data sets from the
+Hugging Face hub do); without one, names are sorted, and numbers are sorted by value.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.data.images.decode_any import MAX_BYTES
-from stoker.data.sources.archives import Item, one_reason
+from stoker.data.sources.item import Item, one_reason
 from stoker.data.sources.layout import Ignored, split_of
 from stoker.errors import BadRequest, StokerError
 from stoker.text import shown
@@ -31,29 +32,30 @@ KNOWN = {
     "label": ("label", "class", "category", "class_name", "target", "cls", "labels", "fine_label"),
     "split": ("split", "set", "subset", "partition"),
 }
-"""What columns are usually called, the likelier names first."""
+"""Common names of the columns by role, the most likely first."""
 ROWS = 8
-"""Rows of images held at once: a few bytes in a dictionary can stand for many large values."""
+"""Rows held at once. In a dictionary-encoded column a few bytes can expand to many large values."""
 BOMB_BYTES, BOMB_RATIO = 64 << 20, 100
-"""A column that is larger and was compressed by more is an attack."""
+"""A column that is larger than this and compressed by more than this is refused."""
 FIELD_BYTES = 1 << 16
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Where the images, labels and splits stand in one or several files."""
+    """The files of a table, and the columns for images, labels and splits."""
 
     files: tuple[Path, ...]
     columns: dict[str, str]
-    """Column by role: image, label and perhaps split."""
+    """Column names by role: image, label and, where there is one, split."""
     holds_bytes: bool
     classes: tuple[str, ...]
-    """Names in the table's own order, if it has one."""
+    """Class names in the table's own order; empty where it has none."""
 
 
 def table_files(source: Path) -> tuple[Path, ...]:
-    """The files of a table: itself, or the Parquet files of a folder that holds nothing else."""
+    """The file itself, or the Parquet files of a folder that holds nothing else. Empty where the
+    source is not a table."""
     if source.is_file():
         return (source,) if source.suffix.lower() in TABLE_SUFFIXES else ()
     if not source.is_dir():
@@ -67,23 +69,26 @@ def table_files(source: Path) -> tuple[Path, ...]:
 
 
 def open_table(files: tuple[Path, ...], chosen: dict[str, str]) -> Table:
-    """Find the columns; `chosen` are those that the user named."""
+    """Find the columns by role; `chosen` are those that the user named. Raises BadRequest where a
+    column is missing."""
     first = files[0]
-    if first.suffix.lower() == ".parquet":
-        schema = parquet(first).schema_arrow
-        names, classes = schema.names, own_classes(schema)
-    else:
-        names, schema, classes = header_of(first), None, {}
+    with reading(first):
+        if first.suffix.lower() == ".parquet":
+            schema = pq.ParquetFile(first).schema_arrow
+            names, classes = schema.names, own_classes(schema)
+        else:
+            names, schema, classes = next(csv_rows(first), []), None, {}
     columns = {}
     for role, usual in KNOWN.items():
-        name = chosen.get(role) or next((n for u in usual for n in names if n.lower() == u), "")
+        matches = (name for known in usual for name in names if name.lower() == known)
+        name = chosen.get(role) or next(matches, "")
         if not name and role == "split":
             continue
         if name not in names:
             raise BadRequest(
                 f"{shown(str(first))} has no column for the {role}"
                 f"{f' called {chosen[role]!r}' if role in chosen else ''}: it has "
-                f"{', '.join(map(shown, names)) or 'none'}; say --columns {role}=NAME"
+                f"{', '.join(map(shown, names)) or 'none'}; name it with --columns {role}=NAME"
             )
         columns[role] = name
     holds_bytes = schema is not None and bytes_inside(schema, columns["image"], first)
@@ -91,7 +96,8 @@ def open_table(files: tuple[Path, ...], chosen: dict[str, str]) -> Table:
 
 
 def bytes_inside(schema: pa.Schema, column: str, file: Path) -> bool:
-    """Whether a column holds images themselves; else it names them."""
+    """True where a column holds image bytes, False where it holds names. Raises BadRequest for a
+    column of another type."""
     kinds = [field.type for field in schema if field.name == column]
     kind = kinds[0]
     if pa.types.is_struct(kind):
@@ -101,34 +107,37 @@ def bytes_inside(schema: pa.Schema, column: str, file: Path) -> bool:
     if len(kinds) > 1 or not (inside or named):
         raise BadRequest(
             f"column {column!r} of {shown(str(file))} holds neither images nor names of images: "
-            f"{kinds[0] if len(kinds) == 1 else 'there are several'}"
+            f"{kinds[0] if len(kinds) == 1 else 'there are several columns of that name'}"
         )
     return inside
 
 
-def parquet(file: Path) -> pq.ParquetFile:
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Turn the errors of a file that cannot be read into a StokerError with its name."""
     try:
-        return pq.ParquetFile(file)
-    except (OSError, pa.ArrowException) as error:
+        yield
+    except (OSError, pa.ArrowException, ValueError, csv.Error) as error:
         raise StokerError(f"{shown(str(file))} cannot be read: {one_reason(error)}") from error
 
 
 def refuse_bomb(opened: pq.ParquetFile, file: Path) -> None:
-    """Parquet is read a group of rows at a time: none may be absurdly larger than the file."""
-    facts = opened.metadata
-    for group in range(facts.num_row_groups):
-        for column in range(facts.num_columns):
-            chunk = facts.row_group(group).column(column)
+    """Parquet is read one row group at a time: raise StokerError where a column of one is far
+    larger than its compressed size."""
+    metadata = opened.metadata
+    for group in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(column)
             packed, plain = chunk.total_compressed_size, chunk.total_uncompressed_size
             if plain > BOMB_BYTES and plain > BOMB_RATIO * packed:
                 raise StokerError(
                     f"{shown(str(file))} unpacks to more than {BOMB_RATIO} times its size: "
-                    "given up, nothing in it is trusted"
+                    "refused, because it may be an attack"
                 )
 
 
 def own_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
-    """Names of classes by column, as the Hugging Face hub writes them into a Parquet file."""
+    """Class names by column, as the Hugging Face hub writes them into a Parquet file."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {
@@ -136,7 +145,7 @@ def own_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
             for column, feature in features.items()
             if isinstance(feature, dict)
             and feature.get("names")
-            # Names that are there twice do not tell classes apart.
+            # Names that occur twice do not identify classes.
             and len(set(map(str, feature["names"]))) == len(feature["names"])
         }
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -144,70 +153,61 @@ def own_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
 
 
 def rows(table: Table, ignored: Ignored) -> Iterator[Item]:
-    """Every row with a label: name (a path or URL where the image is not in the table), bytes,
-    label, split."""
+    """Yield every row that has an image, a label and a split; add the others to `ignored`. Where
+    the table holds no bytes, an item's name is a path or URL."""
     for file in table.files:
-        own_split = split_of(file.stem.split("-")[0]) if len(table.files) > 1 else None
-        for number, (image, label, split) in enumerate(records(file, table)):
-            name, data, reason = told(image, table.holds_bytes, f"{file.name}/{number:08d}")
+        file_split = split_of(file.stem.split("-")[0]) if len(table.files) > 1 else None
+        for number, (image, label, *split) in enumerate(records(file, table)):
+            name, data, reason = image_cell(image, table.holds_bytes, f"{file.name}/{number:08d}")
             class_name = label_name(label, table.classes)
-            known = own_split or "train" if split is None else split_of(str(split))
+            named = bool(split) and split[0] is not None
+            split_name = split_of(str(split[0])) if named else file_split or "train"
             if reason and not table.holds_bytes:
                 ignored.append((shown(name), "row without an image"))
             elif class_name is None:
                 ignored.append((shown(name), "row without a label"))
-            elif known is None:
+            elif split_name is None:
                 ignored.append((shown(name), "not a split: expected train, val or test"))
             else:
-                yield Item(name, data, reason, class_name, known)
+                yield Item(name, data, reason, class_name, split_name)
 
 
-def records(file: Path, table: Table) -> Iterator[tuple[Any, Any, Any]]:
-    """Image, label and split of each row of a file."""
-    names = [table.columns[role] for role in ("image", "label")]
-    names += [table.columns["split"]] if "split" in table.columns else []
-    try:
+def records(file: Path, table: Table) -> Iterator[list[Any]]:
+    """Yield image, label and, where there is such a column, split of each row of a file."""
+    names = [table.columns[role] for role in KNOWN if role in table.columns]
+    with reading(file):
         if file.suffix.lower() != ".parquet":
             lines = csv_rows(file)
             header = next(lines)
-            places = [header.index(name) for name in names]
+            positions = [header.index(name) for name in names]
             for line in lines:
-                values = [line[place] if place < len(line) else None for place in places]
-                yield values[0], values[1], values[2] if len(values) > 2 else None
+                yield [line[at] if at < len(line) else None for at in positions]
             return
-        opened = parquet(file)
+        opened = pq.ParquetFile(file)
         refuse_bomb(opened, file)
         if missing := [name for name in names if name not in opened.schema_arrow.names]:
             raise StokerError(f"{shown(str(file))} has no column {missing[0]!r} as the others have")
         for batch in opened.iter_batches(batch_size=ROWS, columns=names):
             for row in batch.to_pylist():
-                values = [row[name] for name in names]
-                yield values[0], values[1], values[2] if len(values) > 2 else None
-    except (OSError, pa.ArrowException, ValueError, csv.Error) as error:
-        raise StokerError(f"{shown(str(file))} cannot be read: {one_reason(error)}") from error
-
-
-def header_of(file: Path) -> list[str]:
-    try:
-        return next(csv_rows(file), [])
-    except (OSError, csv.Error) as error:
-        raise StokerError(f"{shown(str(file))} cannot be read: {one_reason(error)}") from error
+                yield [row[name] for name in names]
 
 
 def csv_rows(file: Path) -> Iterator[list[str]]:
     csv.field_size_limit(FIELD_BYTES)
-    mark = "\t" if file.suffix.lower() == ".tsv" else ","
+    delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        yield from csv.reader(text, strict=True, delimiter=mark)
+        yield from csv.reader(text, strict=True, delimiter=delimiter)
 
 
-def told(image: Any, holds_bytes: bool, place: str) -> tuple[str, bytes | None, str | None]:
-    """Name, bytes and trouble of one image cell."""
+def image_cell(
+    image: Any, holds_bytes: bool, default_name: str
+) -> tuple[str, bytes | None, str | None]:
+    """Name, bytes and reason for a failure of one image cell."""
     if not holds_bytes:
-        return (str(image), None, None) if image else (place, None, "empty cell")
-    name, data = place, image
+        return (str(image), None, None) if image else (default_name, None, "empty cell")
+    name, data = default_name, image
     if isinstance(image, dict):
-        name, data = f"{place}-{image['path']}" if image.get("path") else place, image["bytes"]
+        name, data = f"{name}-{image['path']}" if image.get("path") else name, image["bytes"]
     if data is None:
         return name, None, "empty cell"
     if len(data) > MAX_BYTES:
@@ -216,7 +216,7 @@ def told(image: Any, holds_bytes: bool, place: str) -> tuple[str, bytes | None, 
 
 
 def label_name(label: Any, classes: tuple[str, ...]) -> str | None:
-    """A row's class by name; None where it has none."""
+    """The name of a row's class; None where it has no class."""
     if isinstance(label, float) and label.is_integer():
         label = int(label)
     if label is None or label == "" or isinstance(label, float | list | dict):

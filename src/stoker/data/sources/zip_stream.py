@@ -1,9 +1,9 @@
-"""A zip read forward, member by member, so that it may come from standard input.
+"""Read a zip forward, member by member, so that it may come from standard input.
 
-The standard library's reader begins at a zip's end and keeps half a kilobyte a member: neither
-suits a download or a million members. Invariants: what the directory at the end lists must be as
-many members as were met; checksums are compared; a member that cannot be read is told with its
-reason, a stream that cannot be followed any further is an error.
+The standard library's reader starts at a zip's end and keeps half a kilobyte per member: neither
+suits a stream or a million members. Invariants: the directory at the end must list the members that
+were read; checksums are compared. A member that cannot be read is returned with a reason; a stream
+whose next member cannot be located is an error.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 from zipfile import BadZipFile
 
 BOMB_BYTES, BOMB_RATIO = 1 << 30, 100
-"""Unpacking stops where so much, and so many times the archive's size, came out."""
-PIECE = 1 << 16
+"""Unpacking stops after more bytes than this that are also so many times the compressed size."""
+READ_BYTES = 1 << 16
 LOCAL, CENTRAL, END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 END64, LOCATOR64, DESCRIPTOR = b"PK\x06\x06", b"PK\x06\x07", b"PK\x07\x08"
 STORED, DEFLATED = 0, 8
@@ -27,55 +28,51 @@ UNKNOWN = 0xFFFFFFFF
 
 
 class Bomb(Exception):
-    """An archive that unpacks to absurdly more than its size."""
+    """An archive that unpacks to far more than its size."""
 
 
-def refuse_bomb(came_out: int, went_in: int) -> None:
-    if came_out > BOMB_BYTES and came_out > BOMB_RATIO * went_in:
+def refuse_bomb(unpacked: int, packed: int) -> None:
+    """Raise Bomb where so many unpacked bytes came out of so few packed ones."""
+    if unpacked > BOMB_BYTES and unpacked > BOMB_RATIO * packed:
         raise Bomb(f"unpacks to more than {BOMB_RATIO} times its size")
 
 
 class ByteStream:
-    """Bytes in order, with what was taken too early put back."""
+    """Bytes in order; bytes that were read too far can be put back."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
-        self._back = b""
-        self.went_in = self.came_out = 0
+        self._returned = b""
+        self.packed_bytes = self.unpacked_bytes = 0
 
     def some(self, most: int) -> bytes:
-        piece = self._back[:most] if self._back else self._source.read(most)
-        self._back = self._back[len(piece) :] if self._back else b""
-        if not piece:
+        """At least one and at most `most` bytes. Raises EOFError at the end."""
+        data = self._returned[:most] or self._source.read(most)
+        self._returned = self._returned[len(data) :]
+        if not data:
             raise EOFError("unexpected end")
-        self.went_in += len(piece)
-        return piece
-
-    def some_or_none(self, most: int) -> bytes:
-        """The same, or nothing at the end."""
-        try:
-            return self.some(most)
-        except EOFError:
-            return b""
+        self.packed_bytes += len(data)
+        return data
 
     def exactly(self, size: int) -> bytes:
-        pieces = []
+        blocks = []
         while size:
-            pieces.append(self.some(min(size, PIECE)))
-            size -= len(pieces[-1])
-        return b"".join(pieces)
+            blocks.append(self.some(min(size, READ_BYTES)))
+            size -= len(blocks[-1])
+        return b"".join(blocks)
 
     def skip(self, size: int) -> None:
         while size:
-            size -= len(self.some(min(size, PIECE)))
+            size -= len(self.some(min(size, READ_BYTES)))
 
-    def put_back(self, piece: bytes) -> None:
-        self._back = piece + self._back
-        self.went_in -= len(piece)
+    def put_back(self, data: bytes) -> None:
+        self._returned = data + self._returned
+        self.packed_bytes -= len(data)
 
-    def inflated(self, size: int) -> None:
-        self.came_out += size
-        refuse_bomb(self.came_out, self.went_in)
+    def count_unpacked(self, size: int) -> None:
+        """Count bytes that were decompressed. Raises Bomb where they are too many."""
+        self.unpacked_bytes += size
+        refuse_bomb(self.unpacked_bytes, self.packed_bytes)
 
 
 @dataclass
@@ -87,117 +84,114 @@ class Unzipped:
     method: int
     checksum: int
     packed: int | None
-    """Compressed bytes still to come, where the header says how many."""
+    """Compressed bytes that are still unread; None where the header does not give the size."""
     sized: bool
-    """Whether the header says how many bytes there are; else the data itself must end them."""
+    """The header gives the size; without it the data itself must show its end."""
     wide: bool
+    """Sizes behind the data have 64 bits."""
     stream: ByteStream = field(repr=False)
-    followed: bool = False
-    """Whether the end of the member's data has been reached."""
-    _pieces: Iterator[bytes] | None = None
+    finished: bool = False
+    """The end of the member's data has been reached."""
+    _blocks: Iterator[bytes] | None = None
 
     @property
     def name(self) -> str:
-        """UTF-8 where it is said, or where it can be nothing else: most writers do not say it."""
+        """Decoded as UTF-8 where that is possible: most writers use it without setting its flag."""
         try:
             return self.raw_name.decode("utf-8")
         except UnicodeDecodeError:
-            text = "utf-8" if self.flags & UTF8 else "cp437"
-            return self.raw_name.decode(text, "surrogateescape")
+            encoding = "utf-8" if self.flags & UTF8 else "cp437"
+            return self.raw_name.decode(encoding, "surrogateescape")
 
     def read(self, largest: int) -> tuple[bytes | None, str | None]:
-        """The member's bytes, or why there are none."""
+        """The member's bytes, or the reason why there are none."""
         if self.flags & ENCRYPTED:
             return None, "encrypted in the archive"
         if self.method not in (STORED, DEFLATED):
             return None, f"compressed by a method that is not read ({self.method})"
-        pieces, size, checksum = [], 0, 0
+        blocks, size, checksum = [], 0, 0
         try:
-            for piece in self.pieces():
-                size += len(piece)
+            for block in self.blocks():
+                size += len(block)
                 if size > largest:
                     return None, f"file larger than {largest >> 20} MiB"
-                pieces.append(piece)
-                checksum = zlib.crc32(piece, checksum)
+                blocks.append(block)
+                checksum = zlib.crc32(block, checksum)
         except zlib.error as error:
             if self.packed is None:
                 raise BadZipFile(f"{error} in a streamed member") from error
             return None, "damaged in the archive (does not inflate)"
         if checksum != self.checksum:
             return None, "damaged in the archive (checksum)"
-        return b"".join(pieces), None
+        return b"".join(blocks), None
 
-    def pieces(self) -> Iterator[bytes]:
-        """The member's data as it is uncompressed; asked again, it goes on where it was."""
-        self._pieces = self._pieces or self._uncompressed()
-        return self._pieces
+    def blocks(self) -> Iterator[bytes]:
+        """The member's data, decompressed; a second call continues where the first one stopped."""
+        self._blocks = self._blocks or self._decompress()
+        return self._blocks
 
-    def _uncompressed(self) -> Iterator[bytes]:
+    def _decompress(self) -> Iterator[bytes]:
         if self.method == STORED and not self.sized:
             yield from self._up_to_descriptor()
         elif self.method == STORED:
             while self.packed:
-                yield self._take(PIECE)
+                yield self._take(READ_BYTES)
         else:
             yield from self._inflate()
-        self._follow()
+        self._read_end()
 
     def _take(self, most: int) -> bytes:
-        piece = self.stream.some(most if self.packed is None else min(most, self.packed))
+        block = self.stream.some(most if self.packed is None else min(most, self.packed))
         if self.packed is not None:
-            self.packed -= len(piece)
-        return piece
+            self.packed -= len(block)
+        return block
 
     def _inflate(self) -> Iterator[bytes]:
         inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         while not inflate.eof:
             if inflate.unconsumed_tail:
-                waiting = inflate.unconsumed_tail
+                data = inflate.unconsumed_tail
             elif self.packed == 0:
                 raise zlib.error("ends early")
             else:
-                waiting = self._take(PIECE)
-            piece = inflate.decompress(waiting, PIECE)
-            self.stream.inflated(len(piece))
-            yield piece
+                data = self._take(READ_BYTES)
+            block = inflate.decompress(data, READ_BYTES)
+            self.stream.count_unpacked(len(block))
+            yield block
         if inflate.unused_data:
             self.stream.put_back(inflate.unused_data)
             if self.packed is not None:
                 self.packed += len(inflate.unused_data)
 
     def _up_to_descriptor(self) -> Iterator[bytes]:
-        """Stored data of unknown size ends where a descriptor tells the sum and size of all that
-        came before it."""
-        held, checksum, size = b"", 0, 0
+        """Yield stored data of unknown size. It ends at a descriptor that holds the checksum and
+        the size of all data before it."""
+        buffer, checksum, size = b"", 0, 0
         while True:
-            held += self.stream.some(PIECE)
-            place = held.find(DESCRIPTOR)
-            while place >= 0:
-                while len(held) < place + 24:
-                    more = self.stream.some_or_none(24)
-                    if not more:
-                        break
-                    held += more
-                told = held[place + 4 : place + (24 if self.wide else 16)]
-                length = (size + place).to_bytes(8 if self.wide else 4, "little")
-                # Sizes first: a false mark must not cost a sum over all that came before it.
-                if told[4:] == length + length and int.from_bytes(told[:4], "little") == zlib.crc32(
-                    held[:place], checksum
-                ):
-                    self.stream.put_back(held[place:])
-                    yield held[:place]
+            buffer += self.stream.some(READ_BYTES)
+            offset = buffer.find(DESCRIPTOR)
+            while offset >= 0:
+                with suppress(EOFError):
+                    while len(buffer) < offset + 24:
+                        buffer += self.stream.some(24)
+                fields = buffer[offset + 4 : offset + (24 if self.wide else 16)]
+                length = (size + offset).to_bytes(8 if self.wide else 4, "little")
+                # Sizes first: a false mark must not cost a checksum of all data before it.
+                claimed = int.from_bytes(fields[:4], "little")
+                if fields[4:] == length * 2 and claimed == zlib.crc32(buffer[:offset], checksum):
+                    self.stream.put_back(buffer[offset:])
+                    yield buffer[:offset]
                     return
-                place = held.find(DESCRIPTOR, place + 1)
-            done = held[:-3]
-            held = held[-3:]
+                offset = buffer.find(DESCRIPTOR, offset + 1)
+            done, buffer = buffer[:-3], buffer[-3:]
             checksum, size = zlib.crc32(done, checksum), size + len(done)
             yield done
 
-    def _follow(self) -> None:
-        """Read the sizes and the checksum that a streamed member has behind its data."""
+    def _read_end(self) -> None:
+        """Skip the rest of the data; read the checksum that follows a streamed member's data."""
         if self.packed:
             self.stream.skip(self.packed)
-        self.packed, self.followed = 0, True
+        self.packed, self.finished = 0, True
         if self.flags & STREAMED:
             first = self.stream.exactly(4)
             checksum = self.stream.exactly(4) if first == DESCRIPTOR else first
@@ -205,33 +199,36 @@ class Unzipped:
             self.stream.skip(16 if self.wide else 8)
 
     def finish(self) -> None:
-        """Go on to the next member, however much of this one was read."""
-        if self.followed:
+        """Move to the end of this member, however much of it was read. Raises BadZipFile where the
+        end cannot be located."""
+        if self.finished:
             return
         if self.packed is not None:
-            self._follow()
+            self._read_end()
         elif self.flags & ENCRYPTED or self.method not in (STORED, DEFLATED):
             raise BadZipFile(f"'{self.name}' does not say where it ends")
         else:
-            for _ in self.pieces():
+            for _ in self.blocks():
                 pass
 
 
 def unzip(source: IO[bytes]) -> Iterator[Unzipped]:
-    """The members of a zip in the order they lie in it."""
+    """Yield the members of a zip in their order. Raises BadZipFile where the directory at the end
+    does not list them, EOFError where the zip ends early, Bomb where it unpacks to too much."""
     stream = ByteStream(source)
-    met = listed = 0
-    said_here = said_there = 0
+    members = listed = 0
+    member_sum = listed_sum = 0
     while (mark := stream.exactly(4)) == LOCAL:
         member = local_header(stream)
         yield member
         member.finish()
-        met += 1
-        said_here += mark_of(member.raw_name, member.checksum)
+        members += 1
+        member_sum += fingerprint(member.raw_name, member.checksum)
     while mark == CENTRAL:
         fields = stream.exactly(42)
         name_size, extra_size, comment_size = struct.unpack("<HHH", fields[24:30])
-        said_there += mark_of(stream.exactly(name_size), int.from_bytes(fields[12:16], "little"))
+        checksum = int.from_bytes(fields[12:16], "little")
+        listed_sum += fingerprint(stream.exactly(name_size), checksum)
         stream.skip(extra_size + comment_size)
         listed += 1
         mark = stream.exactly(4)
@@ -242,21 +239,21 @@ def unzip(source: IO[bytes]) -> Iterator[Unzipped]:
         stream.skip(16)
         mark = stream.exactly(4)
     if mark != END:
-        raise BadZipFile(f"damaged at byte {stream.went_in - 4:,}")
-    if listed != met:
-        raise BadZipFile(f"its directory lists {listed:,} members, {met:,} were met")
-    if said_here != said_there:
-        raise BadZipFile("its directory names other members than were met")
+        raise BadZipFile(f"damaged at byte {stream.packed_bytes - 4:,}")
+    if listed != members:
+        raise BadZipFile(f"its directory lists {listed:,} members, but it holds {members:,}")
+    if listed_sum != member_sum:
+        raise BadZipFile("its directory lists other members than it holds")
 
 
-def mark_of(name: bytes, checksum: int) -> int:
-    """A number for a member: their sum tells, in any order, whether two lists are the same."""
+def fingerprint(name: bytes, checksum: int) -> int:
+    """A number for a member: the sum over all members is the same in any order of them."""
     digest = hashlib.sha256(name + checksum.to_bytes(4, "little")).digest()
     return int.from_bytes(digest[:16], "little")
 
 
 def local_header(stream: ByteStream) -> Unzipped:
-    """What is said before a member's data."""
+    """Parse the header before a member's data."""
     fields = struct.unpack("<HHHHHIIIHH", stream.exactly(26))
     _, flags, method, _, _, checksum, packed, plain, name_size, extra_size = fields
     raw, extra = stream.exactly(name_size), stream.exactly(extra_size)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from packing import Member, as_folder, as_tar, cuts, flipped, members
-from stoker.data.sources.archives import images_in, looks_like_one
+from stoker.data.sources.archives import images_in, is_archive
 from stoker.errors import StokerError
 
 BLOCK = tarfile.BLOCKSIZE
@@ -231,10 +231,10 @@ class TestDamaged:
 def test_an_archive_is_known_by_its_beginning(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "download"
     file.write_bytes(COMPRESSORS[kind](as_tar(members(images=1))))
-    assert looks_like_one(file)
+    assert is_archive(file)
 
 
 @pytest.mark.parametrize("data", [b"", b"text", b"x" * 600, b"\xff\xd8\xff" + bytes(600)])
 def test_other_files_are_no_archives(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "file").write_bytes(data)
-    assert not looks_like_one(tmp_path / "file")
+    assert not is_archive(tmp_path / "file")

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.data.sources.http import (
-    Connection,
     Failed,
-    asked_wait_s,
+    Transfer,
     failure,
-    is_inside,
-    place_of,
-    plain,
-    status_words,
+    is_internal,
+    parse_target,
+    retry_after_s,
+    sanitize,
+    status_text,
 )
 
 
@@ -71,12 +71,12 @@ OUTSIDE = [
 
 @pytest.mark.parametrize("host", INSIDE)
 def test_this_machine_is_known_by_all_its_names(host: str) -> None:
-    assert is_inside(host)
+    assert is_internal(host)
 
 
 @pytest.mark.parametrize("host", OUTSIDE)
 def test_other_machines_and_the_intranet_are_outside(host: str) -> None:
-    assert not is_inside(host)
+    assert not is_internal(host)
 
 
 class TestGoingInside:
@@ -84,27 +84,27 @@ class TestGoingInside:
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "::1", "fe80::1"])
     def test_a_redirect_from_outside_is_refused_by_address(self, address: str) -> None:
-        line = Connection(deadline=0, outside=True)
+        transfer = Transfer(deadline=0, from_outside=True)
         with pytest.raises(Failed, match="loopback or link-local address refused"):
-            line.opened(Connected(address), "harmless.example", proxied=False)  # type: ignore[arg-type]
+            transfer.opened(Connected(address), "harmless.example", proxied=False)  # type: ignore[arg-type]
 
     def test_an_intranet_is_the_users_own_business(self) -> None:
-        Connection(0, outside=True).opened(Connected("10.0.0.7"), "x", proxied=False)  # type: ignore[arg-type]
+        Transfer(0, from_outside=True).opened(Connected("10.0.0.7"), "x", proxied=False)  # type: ignore[arg-type]
 
     def test_a_first_question_may_go_inside(self) -> None:
-        line = Connection(deadline=0)
-        line.opened(Connected("127.0.0.1"), "localhost", proxied=False)  # type: ignore[arg-type]
-        assert line.inside
+        transfer = Transfer(deadline=0)
+        transfer.opened(Connected("127.0.0.1"), "localhost", proxied=False)  # type: ignore[arg-type]
+        assert transfer.internal
 
     def test_a_proxy_may_be_inside(self) -> None:
-        line = Connection(deadline=0, outside=True)
-        line.opened(Connected("127.0.0.1"), "pictures.example", proxied=True)  # type: ignore[arg-type]
-        assert not line.inside
+        transfer = Transfer(deadline=0, from_outside=True)
+        transfer.opened(Connected("127.0.0.1"), "pictures.example", proxied=True)  # type: ignore[arg-type]
+        assert not transfer.internal
 
     def test_but_what_it_is_asked_for_may_not(self) -> None:
-        line = Connection(deadline=0, outside=True)
+        transfer = Transfer(deadline=0, from_outside=True)
         with pytest.raises(Failed, match="refused"):
-            line.opened(Connected("10.0.0.1"), "169.254.169.254", proxied=True)  # type: ignore[arg-type]
+            transfer.opened(Connected("10.0.0.1"), "169.254.169.254", proxied=True)  # type: ignore[arg-type]
 
 
 class TestPlaces:
@@ -121,28 +121,30 @@ class TestPlaces:
         ],
     )
     def test_where_a_redirect_leads(self, location: str, url: str) -> None:
-        place = place_of(location, place_of("https://u:p@a.example/x/y"))
+        place = parse_target(location, parse_target("https://u:p@a.example/x/y"))
         assert place.url == url
         assert (place.authorization is not None) == url.startswith("https://a.example/")
 
     def test_never_from_https_to_http(self) -> None:
         with pytest.raises(Failed, match="redirect from https to http refused"):
-            place_of("http://a.example/", place_of("https://a.example/"))
+            parse_target("http://a.example/", parse_target("https://a.example/"))
 
     def test_from_http_to_https_it_may(self) -> None:
-        assert place_of("https://a.example/", place_of("http://a.example/")).scheme == "https"
+        assert (
+            parse_target("https://a.example/", parse_target("http://a.example/")).scheme == "https"
+        )
 
     def test_a_password_is_not_shown(self) -> None:
-        place = place_of("https://jane:sesame@a.example/")
+        place = parse_target("https://jane:sesame@a.example/")
         assert "sesame" not in place.url
         assert place.authorization
         assert place.authorization not in repr(place)
 
     @given(st.one_of(st.text(), st.text().map("http://".__add__), st.none()))
     def test_any_text_is_a_place_or_no_valid_url(self, url: str) -> None:
-        for origin in (None, place_of("http://a.example/")):
+        for origin in (None, parse_target("http://a.example/")):
             try:
-                place = place_of(url, origin)
+                place = parse_target(url, origin)
             except Failed as why:
                 assert str(why) in ("download: not a valid URL", "download: only http and https")
             else:
@@ -152,15 +154,15 @@ class TestPlaces:
     @pytest.mark.parametrize("url", ["http://a/\ud800", "http://\ud800/", "http://\ud800:x@a/"])
     def test_text_that_is_none(self, url: str) -> None:
         with pytest.raises(Failed, match="not a valid URL"):
-            place_of(url)
+            parse_target(url)
 
     def test_line_ends_cannot_be_smuggled_in(self) -> None:
-        place = place_of("http://a.example/x\r\nHost: b\r\n\r\n")
+        place = parse_target("http://a.example/x\r\nHost: b\r\n\r\n")
         assert not set("\r\n ") & set(place.url)
 
 
 @pytest.mark.parametrize(
-    ("error", "why", "passing"),
+    ("error", "why", "temporary"),
     [
         (URLError(TimeoutError()), "timed out", True),
         (URLError(socket.gaierror(socket.EAI_NONAME, "?")), "no address for host h", False),
@@ -169,13 +171,13 @@ class TestPlaces:
         (URLError(ssl.SSLError()), "no connection", True),
         (URLError(OSError(113, "No route to host")), "no connection", True),
         (ConnectionResetError(), "connection lost", True),
-        (IncompleteRead(b""), "ended before its end", True),
+        (IncompleteRead(b""), "ended too early", True),
         (InvalidURL("http://jane:sesame@h"), "not a valid URL", False),
     ],
 )
-def test_an_error_is_put_in_our_words(error: Exception, why: str, passing: bool) -> None:
-    said = failure(error, "h", Connection(0), begun=False)
-    assert (str(said), said.passing) == (f"download: {why}", passing)
+def test_an_error_is_put_in_our_words(error: Exception, why: str, temporary: bool) -> None:
+    said = failure(error, "h", Transfer(0), begun=False)
+    assert (str(said), said.temporary) == (f"download: {why}", temporary)
 
 
 @pytest.mark.parametrize(
@@ -183,18 +185,18 @@ def test_an_error_is_put_in_our_words(error: Exception, why: str, passing: bool)
     [("0", 0), (" 120 ", 120), (None, None), ("soon", None), ("-1", None), ("9" * 30, None)],
 )
 def test_a_pause_in_seconds(text: str | None, seconds: float | None) -> None:
-    assert asked_wait_s(text) == seconds
+    assert retry_after_s(text) == seconds
 
 
 def test_a_pause_as_a_date() -> None:
-    found = asked_wait_s(formatdate(time.time() + 100, usegmt=True))
+    found = retry_after_s(formatdate(time.time() + 100, usegmt=True))
     assert found is not None
     assert 60 < found <= 101
-    assert asked_wait_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0
 
 
 def test_a_servers_words_are_not_repeated() -> None:
-    assert status_words(404) == "404 Not Found"
-    assert status_words(799) == "status 799"
-    assert plain("text/\x1b[31mhtml") == "text/??31mhtml"
-    assert len(plain("x" * 1000)) == 60
+    assert status_text(404) == "404 Not Found"
+    assert status_text(799) == "status 799"
+    assert sanitize("text/\x1b[31mhtml") == "text/??31mhtml"
+    assert len(sanitize("x" * 1000)) == 60

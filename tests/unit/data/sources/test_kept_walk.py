@@ -17,7 +17,7 @@ from packing import same_set
 from samples import image_folder
 from stoker.data.packing.pack import WALK_CACHE, pack
 from stoker.data.sources import folder as folder_module
-from stoker.data.sources.folder import SETTLED_S, list_folder, remember, remembered, walk
+from stoker.data.sources.folder import SETTLED_S, list_folder, load_walk, save_walk, walk
 from stoker.errors import BadRequest
 
 _listed: list[str] | None = None
@@ -73,7 +73,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 def keep(root: Path, cache: Path) -> None:
-    remember(str(root), walk(str(root)), cache)
+    save_walk(str(root), walk(str(root)), cache)
     assert cache.exists()
 
 
@@ -81,10 +81,10 @@ class TestUsedAgain:
     def test_it_is_the_same_walk_without_one_listing(self, root: Path, cache: Path) -> None:
         keep(root, cache)
         with listings() as noted:
-            again = remembered(str(root), cache)
+            again = load_walk(str(root), cache)
         assert [path for path in noted if Path(path).is_relative_to(root)] == []
         assert again == walk(str(root))
-        assert list_folder(str(root), seen=again) == list_folder(str(root))
+        assert list_folder(str(root), tree=again) == list_folder(str(root))
 
     def test_a_walk_lists_every_folder_once(self, root: Path) -> None:
         with listings() as noted:
@@ -113,10 +113,10 @@ class TestUsedAgain:
         Path(os.fsdecode(os.fsencode(odd) + b"/\xff\xfe.jpg")).touch()
         Path(os.fsdecode(os.fsencode(odd) + b"/\xfa.txt")).touch()
         keep(aged(root), cache)
-        again = remembered(str(root), cache)
+        again = load_walk(str(root), cache)
         assert again == walk(str(root))
         assert again is not None
-        assert "train/caf\udce9/\udcff\udcfe.jpg" in again.found["train"]["caf\udce9"]
+        assert "train/caf\udce9/\udcff\udcfe.jpg" in again.images["train"]["caf\udce9"]
 
 
 def add_file(root: Path) -> None:
@@ -187,7 +187,7 @@ class TestNotUsedAgain:
     def test_after_a_change(self, root: Path, cache: Path, change: Callable[[Path], None]) -> None:
         keep(root, cache)
         change(root)
-        assert remembered(str(root), cache) is None
+        assert load_walk(str(root), cache) is None
 
     def test_a_changed_folder_is_another_pack(self, root: Path, tmp_path: Path) -> None:
         out = pack(root, tmp_path / "out", workers=1)
@@ -199,22 +199,22 @@ class TestNotUsedAgain:
         keep(root, cache)
         twin = tmp_path / "twin"
         shutil.copytree(root, twin, copy_function=shutil.copy2)
-        assert remembered(str(twin), cache) is None
+        assert load_walk(str(twin), cache) is None
 
     def test_when_the_folder_is_gone(self, root: Path, cache: Path) -> None:
         keep(root, cache)
         shutil.rmtree(root)
-        assert remembered(str(root), cache) is None
+        assert load_walk(str(root), cache) is None
 
     @pytest.mark.parametrize("spelling", ["{0}/", "{0}/../photos", "{0}/train/.."])
     def test_unless_it_is_only_spelt_otherwise(
         self, root: Path, cache: Path, spelling: str
     ) -> None:
         keep(root, cache)
-        assert remembered(spelling.format(root), cache) is not None
+        assert load_walk(spelling.format(root), cache) is not None
 
     def test_when_there_is_no_cache(self, root: Path, cache: Path) -> None:
-        assert remembered(str(root), cache) is None
+        assert load_walk(str(root), cache) is None
 
     @pytest.mark.parametrize("damage", ["empty", "text", "cut", "flipped", "folder", "other table"])
     def test_when_the_cache_is_damaged(self, root: Path, cache: Path, damage: str) -> None:
@@ -236,7 +236,7 @@ class TestNotUsedAgain:
                 "flipped": data[:-6] + bytes([data[-6] ^ 0xFF]) + data[-5:],
             }
             cache.write_bytes(broken[damage])
-        assert remembered(str(root), cache) is None
+        assert load_walk(str(root), cache) is None
 
 
 class TestNotKept:
@@ -248,19 +248,19 @@ class TestNotKept:
         monkeypatch.setattr(folder_module, "time", SimpleNamespace(time_ns=lambda: int(now * 1e9)))
         just_now = now - SETTLED_S / 3
         os.utime(root / below, (just_now, just_now))
-        remember(str(root), walk(str(root)), cache)
+        save_walk(str(root), walk(str(root)), cache)
         assert not cache.exists()
         now += SETTLED_S
-        remember(str(root), walk(str(root)), cache)
+        save_walk(str(root), walk(str(root)), cache)
         assert cache.exists()
 
     def test_a_folder_from_the_future(self, root: Path, cache: Path) -> None:
         os.utime(root / "train", (time.time() + 1000, time.time() + 1000))
-        remember(str(root), walk(str(root)), cache)
+        save_walk(str(root), walk(str(root)), cache)
         assert not cache.exists()
 
     def test_where_nothing_can_be_written(self, root: Path, tmp_path: Path) -> None:
-        remember(str(root), walk(str(root)), tmp_path / "nowhere" / "kept.parquet")
+        save_walk(str(root), walk(str(root)), tmp_path / "nowhere" / "kept.parquet")
 
     def test_a_folder_that_could_not_be_listed(
         self, root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -277,8 +277,8 @@ class TestNotKept:
         seen = walk(str(root))
         monkeypatch.undo()
         assert ("train/class1", "cannot list: Permission denied") in seen.ignored
-        remember(str(root), seen, cache)
-        assert remembered(str(root), cache) is None
+        save_walk(str(root), seen, cache)
+        assert load_walk(str(root), cache) is None
 
 
 def test_the_cache_of_a_pack_lies_in_its_target(root: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.data.sources.archives import Item
+from stoker.data.sources.item import Item
 from stoker.data.sources.tables import Table, label_name, open_table, rows, table_files
 from stoker.errors import BadRequest, StokerError
 
