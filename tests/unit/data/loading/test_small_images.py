@@ -13,7 +13,7 @@ from samples import picture
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import Loader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.loading.render import place
 from stoker.data.loading.small_images import SmallImages, cache_bytes, reflected, suits
@@ -91,12 +91,13 @@ def test_boxes_of_other_sizes_are_those_of_one_at_a_time(split: SplitIndex, size
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_the_loader_gives_the_same_bytes_either_way(split: SplitIndex, threads: int) -> None:
-    def batches(room: int) -> list[bytes]:
+    def batches(cache_bytes: int) -> list[bytes]:
         order = Order(split.shard_sizes, "set", seed=5, window=8)
         view = View(crop="pad", crop_pct=1.0, crop_pad=3, hflip=True, seed=5)
         plan = Timeline.of(Recipe(epochs=4, batch_size=8, image_size=SIDE), len(split)).batches()
-        loader = Loader(split, order, view, threads=threads, cache_bytes=room)
-        assert (loader._small is None) == (room == 0)
+        options = LoaderOptions(cache_bytes=cache_bytes)
+        loader = Loader(split, order, view, threads=threads, options=options)
+        assert (loader._small is None) == (cache_bytes == 0)
         return [loaded.images.tobytes() for loaded in loader.batches(plan)]
 
     assert batches(1 << 30) == batches(0)

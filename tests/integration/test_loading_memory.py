@@ -24,7 +24,7 @@ from integration.processes import finish, start
 from measured import held, measured
 from samples import image_folder
 from stoker.data.images.encode import Storage
-from stoker.data.loading.memory import PACKER_BYTES, WORKER_BYTES
+from stoker.data.packing.memory import PACKER_BYTES, WORKER_BYTES
 from stoker.data.packing.pack import pack
 from stoker.errors import BAD_REQUEST, FINISHED
 
@@ -122,7 +122,7 @@ def test_a_limit_that_nothing_fits_stops_before_step_1(packed: Path, tmp_path: P
     words = ["train", str(packed), *TRAIN, "--image-size", "224", "--max-ram", "0.01"]
     code, printed = finish(start([*words, "--run", "run"], tmp_path))
     assert code == BAD_REQUEST
-    assert "raise --max-ram, or lower --batch-size" in printed
+    assert "--max-ram" in printed and "--batch-size" in printed
     assert "Traceback" not in printed
 
 
@@ -131,7 +131,7 @@ def test_a_limit_that_fits_fewer_batches_says_so_and_trains(packed: Path, tmp_pa
     words = [*TRAIN, "--eval-batch-size", "64", "--threads", "1", "--max-ram", "0.0013"]
     code, printed = finish(start(["train", str(packed), *words, "--run", "run"], tmp_path))
     assert code == FINISHED, printed
-    assert " instead of 3 batches are made ahead" in printed
+    assert " instead of 3 batches " in printed
 
 
 def tree_kb(root: int) -> dict[int, int]:
