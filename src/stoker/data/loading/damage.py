@@ -1,8 +1,8 @@
 """A stored image that does not decode: stop and say where it is stored, or show another image.
 
-Invariants: the recipe makes the choice, so all ranks do the same, and the substitute depends on the
-sample and the epoch alone. A run stops when more than one image in a thousand is damaged. Evaluation
-counts each image once and therefore always stops.
+Invariants: the recipe makes the choice, so all ranks do the same. The substitute depends on the
+sample and the epoch alone. A run stops when more than one image in a thousand is damaged.
+Evaluation counts each image once and therefore always stops.
 """
 
 from __future__ import annotations

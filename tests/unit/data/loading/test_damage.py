@@ -10,11 +10,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from golden import check_golden
 from packing import as_folder, jpeg
 from stoker import chance
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
-from stoker.data.loading.damage import MOST
+from stoker.data.loading.damage import MOST, Damage
 from stoker.data.loading.loader import Loader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
@@ -209,6 +210,29 @@ class TestStop:
 
     def test_and_does_not_where_nothing_is_damaged(self, intact: Path, right: Shown) -> None:
         assert differing(shown(intact, policy="stop"), right) == []
+
+
+class FakeSplit:
+    """A split of a thousand images that names any of them."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def place_of(self, sample: int) -> str:
+        return f"set/train/00001.tar at byte {sample}512 (from cat/{sample}.jpg)"
+
+
+def test_messages_golden() -> None:
+    lines = []
+    for substitute in (False, True):
+        damage = Damage(FakeSplit(), substitute)  # type: ignore[arg-type]
+        for sample in (17, 18)[: 1 + substitute]:
+            try:
+                next(damage.substitutes(sample, 0, ValueError("a decoder's reason")))
+            except StokerError as error:
+                lines.append(str(error))
+        lines += damage.new_messages()
+    check_golden("loading_damage", lines)
 
 
 def test_a_shard_that_lost_its_end_is_an_error_whatever_the_policy(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from golden import check_golden
 from stoker.data.loading.memory import LoaderMemory, fit_prefetch
 from stoker.errors import BadRequest
 from stoker.host.limits import GB
@@ -49,8 +50,10 @@ def test_more_memory_never_means_fewer_batches(
     assert fit_prefetch(loaders, prefetch, allowed + more)[0] >= fits
 
 
-def test_the_refusal_names_what_is_needed_and_what_is_allowed() -> None:
+def test_messages_golden() -> None:
     with pytest.raises(BadRequest) as caught:
         fit_prefetch([LoaderMemory(3 * GB, 2, GB)], 4, 5 * GB)
-    for fact in ("8.00 GB", "3.00 GB a batch", "5.00 GB are allowed", "--batch-size"):
+    for fact in ("8.00 GB", "3.00 GB", "5.00 GB", "--batch-size"):
         assert fact in str(caught.value)
+    note = fit_prefetch([LoaderMemory(GB, 2, GB)], 4, 5 * GB)[1]
+    check_golden("loading_memory", [str(caught.value), str(note)])
