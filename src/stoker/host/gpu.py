@@ -11,6 +11,7 @@ import importlib
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
@@ -56,7 +57,6 @@ class Gpus:
     """The GPUs of this process. An error means fewer facts; nothing is raised."""
 
     def __init__(self, nvml: Any = None, environment: Mapping[str, str] | None = None) -> None:
-        self._nvml = nvml
         self._queries: list[tuple[int | str, Queries]] = []
         self._begun = False
         try:
@@ -69,14 +69,12 @@ class Gpus:
         except Exception:
             return
         for device in devices:
-            try:
+            with suppress(Exception):
                 if isinstance(device, int):
                     handle = nvml.nvmlDeviceGetHandleByIndex(device)
                 else:
                     handle = nvml.nvmlDeviceGetHandleByUUID(device)
-            except Exception:
-                continue
-            self._queries.append((device, queries_of(nvml, handle)))
+                self._queries.append((device, queries_of(nvml, handle)))
 
     def read(self, slow: bool = True) -> list[dict[str, Any]]:
         """The facts of each GPU now; without the slow ones where `slow` is False."""
@@ -96,10 +94,8 @@ class Gpus:
         self._queries = []
         if self._begun:
             self._begun = False
-            try:
+            with suppress(Exception):
                 self._nvml.nvmlShutdown()
-            except Exception:
-                return
 
 
 def queries_of(nvml: Any, handle: Any) -> Queries:
@@ -107,11 +103,9 @@ def queries_of(nvml: Any, handle: Any) -> Queries:
 
     def throttles() -> list[str]:
         for query in THROTTLE_QUERIES:
-            try:
+            with suppress(Exception):
                 bits = getattr(nvml, query)(handle)
-            except Exception:
-                continue
-            return [name for bit, name in THROTTLES.items() if bits & bit]
+                return [name for bit, name in THROTTLES.items() if bits & bit]
         raise LookupError("this device does not report why its clocks are throttled")
 
     def pcie(counter: str) -> int:

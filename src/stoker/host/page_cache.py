@@ -54,8 +54,7 @@ def cached_share(files: Sequence[Path]) -> float | None:
 
 
 def cached_pages(path: Path) -> NDArray[np.uint8]:
-    """1 for each page of a file that is in the page cache, else 0. Raises OSError where the kernel
-    refuses."""
+    """1 for each page of a file in the page cache, else 0. Raises OSError where it is unknown."""
     libc = ctypes.CDLL(None, use_errno=True)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         view = np.frombuffer(mapped, np.uint8)
@@ -72,8 +71,7 @@ def cached_pages(path: Path) -> NDArray[np.uint8]:
 
 
 def bytes_from_storage() -> int | None:
-    """Bytes that storage has delivered to this process so far; None where the kernel does not
-    count."""
+    """Bytes that storage has delivered to this process; None where the kernel does not count."""
     with suppress(OSError, ValueError):
         for line in Path(OWN_IO).read_text().splitlines():
             name, _, count = line.partition(":")

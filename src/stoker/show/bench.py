@@ -21,11 +21,11 @@ def header() -> str:
     return f"{'':<33}{'images/s':>10}{'images/CPU-s':>14}{'MB/s':>8}  {'cached before':>13}"
 
 
-def line(name: str, measured: Pass) -> str:
+def line(name: str, stage: Pass) -> str:
     """One stage."""
-    rate = f"{measured.mb_per_s:,.0f}" if measured.bytes else "-"
-    cached = "-" if measured.held is None else f"{measured.held:.0%}"
-    figures = f"{measured.images_per_s:>10,.0f}{measured.images_per_cpu_s:>14,.0f}{rate:>8}"
+    rate = "-" if stage.mb_per_s is None else f"{stage.mb_per_s:,.0f}"
+    cached = "-" if stage.held is None else f"{stage.held:.0%}"
+    figures = f"{stage.images_per_s:>10,.0f}{stage.images_per_cpu_s:>14,.0f}{rate:>8}"
     return f"{TITLES[name]:<33}{figures}  {cached:>13}"
 
 
@@ -67,7 +67,7 @@ def closing(speed: LoadingSpeed) -> list[str]:
         f"From the disk, {speed.bound_by['cold']} limits the loader: an epoch takes {multiple} as "
         "one from the page cache."
     )
-    if speed.fits_memory:
+    if speed.bytes < speed.memory:
         return [limit, f"{first} This applies to the first epoch; later epochs use the page cache."]
     return [
         limit,

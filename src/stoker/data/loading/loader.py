@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -34,6 +34,8 @@ from stoker.recipe.schedule import Batch, cuts
 
 Ints = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
+ReadSeconds = tuple[float, float]
+"""Seconds of reading, and their CPU time."""
 
 WAIT_REPORT_S = 0.2
 """Seconds between two calls of `waiting` while a batch is not ready."""
@@ -42,13 +44,11 @@ DECODERS = "stoker-decode"
 LOOK_AHEAD = 16
 """How many batches ahead the order is computed."""
 CHUNK = 16
-"""Images of one task: enough that the queue costs little, few enough that all threads share the
-end of a batch."""
+"""Images of one task: enough to make the queue cheap, few enough to share the end of a batch."""
 SMALL_CHUNK = 128
 """Images of one task where one call makes many of them."""
 WORK = ("read", "decode", "cpu", "read_cpu")
-"""Seconds that threads spend on a batch: reading, decoding, CPU time of both, CPU time of
-reading."""
+"""Seconds of threads on a batch: reading, decoding, CPU time of both, CPU time of reading."""
 
 
 @dataclass
@@ -68,10 +68,7 @@ class Loaded:
     def work(self) -> dict[str, float]:
         """Seconds that all threads together spent on this part, by the names of WORK."""
         sums = [sum(column) for column in zip(*self.chunk_seconds, strict=True)]
-        return {
-            name: round(seconds, 6)
-            for name, seconds in zip(WORK, sums or [0.0] * len(WORK), strict=True)
-        }
+        return {name: round(s, 6) for name, s in zip(WORK, sums or [0.0] * 4, strict=True)}
 
 
 def plain_memory(shape: tuple[int, ...]) -> Pixels:
@@ -92,9 +89,8 @@ class LoaderOptions:
     """Called with a message for each damaged image that was replaced."""
     read: Callable[[int, bytearray], memoryview] | None = None
     """Returns a sample's stored bytes; without it they are read from the split's shards."""
-    fill: Callable[[Loaded, Boxes, int, int], tuple[float, float]] | None = None
-    """Makes the images from one number to another in place of reading and decoding, and returns
-    the seconds of reading and their CPU time."""
+    fill: Callable[[Loaded, Boxes, int, int], ReadSeconds] | None = None
+    """Makes the images from one number to another in place of reading and decoding."""
 
 
 DEFAULTS = LoaderOptions()
@@ -104,15 +100,9 @@ def wait_for(futures: Iterable[Future[None]], waiting: Callable[[float], None]) 
     """Return when all futures are done; raise the error of the first that failed."""
     began = time.monotonic()
     for future in futures:
-        while True:
-            try:
-                future.result(WAIT_REPORT_S)
-                break
-            except TimeoutError:
-                if future.done():
-                    future.result()
-                    break
-                waiting(time.monotonic() - began)
+        while not (future.done() or wait([future], WAIT_REPORT_S).done):
+            waiting(time.monotonic() - began)
+        future.result()
 
 
 class Loader:
@@ -131,13 +121,11 @@ class Loader:
         options: LoaderOptions = DEFAULTS,
     ) -> None:
         self.split, self.order, self.view = split, order, view
-        self.rank, self.world = rank, world
-        self.prefetch, self.options = prefetch, options
+        self.rank, self.world, self.prefetch, self.options = rank, world, prefetch, options
         self._damage = Damage(split, options.on_damage == "substitute")
         self._render = RENDERERS[split.codec]
         self._read = options.read or split.bytes_of
-        lanes = getattr(order, "lanes", 1)
-        fits = suits(split, lanes, options.cache_bytes)
+        fits = suits(split, getattr(order, "lanes", 1), options.cache_bytes)
         self._small = SmallImages(split, options.cache_bytes) if fits else None
         self._largest = split.largest[0]
         self._shape: tuple[int, ...] = ()
@@ -214,19 +202,15 @@ class Loader:
         wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
         loaded.chunk_seconds.append((read_s, wall_s - read_s, cpu_s, read_cpu_s))
 
-    def _fill_small(
-        self, loaded: Loaded, crops: Boxes, start: int, stop: int
-    ) -> tuple[float, float]:
-        """Many images by one call; returns the seconds of reading (their CPU time counts as 0)."""
+    def _fill_small(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
+        """Many images by one call. The CPU time of reading is not measured and counts as 0."""
         assert self._small is not None
         some = slice(start, stop)
         samples, images = loaded.samples[some], loaded.images[some]
         return self._small.fill(samples, crops.edges[some], crops.flip[some], images), 0.0
 
-    def _fill_each(
-        self, loaded: Loaded, crops: Boxes, start: int, stop: int
-    ) -> tuple[float, float]:
-        """One image after the other; returns the seconds of reading and their CPU time."""
+    def _fill_each(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
+        """One image after the other."""
         samples = loaded.samples[start:stop]
         read_s, read_cpu_s, clock, cpu_clock = 0.0, 0.0, time.perf_counter, time.thread_time
         rows = zip(

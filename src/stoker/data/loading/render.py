@@ -38,7 +38,7 @@ def render_jpeg(
     # A box that reaches outside needs the whole image, which is mirrored there.
     inside = left >= 0 and top >= 0 and right <= width and bottom <= height
     if inside and decode_region is not None:
-        left, top, right, bottom = left // scale, top // scale, right // scale, bottom // scale
+        left, top, right, bottom = (edge // scale for edge in box)
         buffer = scratch((right - left + WIDEST) * (bottom - top) * 3)
         region = decode_region(data, width, height, left, top, right, bottom, scale, buffer)
         if region is not None:
@@ -47,11 +47,8 @@ def render_jpeg(
             write_crop(rows, [indent, 0, indent + right - left, bottom - top], flip, out)
             return
     elif inside and (part := cut_rows(data, height, top, bottom)) is not None:
-        rows_cut, high, first_row = part
-        image = decode_whole(rows_cut, width, high, scale)
+        data, height, first_row = part
         box = [left, top - first_row, right, bottom - first_row]
-        write_crop(image, [edge // scale for edge in box], flip, out)
-        return
     image = decode_whole(data, width, height, scale)
     write_crop(image, [edge // scale for edge in box], flip, out)
 
@@ -99,8 +96,7 @@ def scratch(size: int, name: str = "decoded") -> bytearray:
 
 
 def write_crop(image: Pixels, box: list[int], flip: bool, out: Pixels) -> None:
-    """Write the box of an image into `out`, resized to its size and mirrored where `flip` is
-    set."""
+    """Write the box of an image into `out`, resized to it and mirrored where `flip` is set."""
     left, top, right, bottom = box
     height, width = image.shape[:2]
     crop = image[max(top, 0) : bottom, max(left, 0) : right]

@@ -30,15 +30,11 @@ LARGEST_SIDE = 128
 _thread = threading.local()
 
 
-def shards_in_use(split: SplitIndex, lanes: int) -> int:
-    """How many shards hold the current and the next windows of all lanes."""
-    smallest = int(split.shard_sizes.min(initial=1))
-    return min(lanes * (WINDOW // max(smallest, 1) + 3), len(split.shards))
-
-
 def cache_bytes(split: SplitIndex, lanes: int) -> int:
-    """Memory of the shards in use."""
-    return shards_in_use(split, lanes) * max(int(shard["bytes"]) for shard in split.shards)
+    """Memory of the shards that hold the current and the next windows of all lanes."""
+    smallest = int(split.shard_sizes.min(initial=1))
+    shards = min(lanes * (WINDOW // max(smallest, 1) + 3), len(split.shards))
+    return shards * max(int(shard["bytes"]) for shard in split.shards)
 
 
 def suits(split: SplitIndex, lanes: int, allowed_bytes: int) -> bool:
@@ -48,14 +44,10 @@ def suits(split: SplitIndex, lanes: int, allowed_bytes: int) -> bool:
         return False
     side, length = int(split.widths[0]), int(split.length[0])
     square = (split.widths == side).all() and (split.heights == side).all()
-    even = (split.length == length).all() and evenly_spaced(split)
+    distances = np.diff(split.offset)[np.diff(split.shard) == 0]
+    even = (split.length == length).all() and (distances == distances[:1]).all()
     small = side <= LARGEST_SIDE and cache_bytes(split, lanes) <= allowed_bytes
     return bool(square and even) and small
-
-
-def evenly_spaced(split: SplitIndex) -> bool:
-    distances = np.diff(split.offset)[np.diff(split.shard) == 0]
-    return bool((distances == distances[:1]).all())
 
 
 def refcount_of_one_user() -> int:

@@ -25,9 +25,6 @@ class Cost:
     wall_s: float
     cpu_s: float
 
-    def scaled(self, factor: float) -> Cost:
-        return Cost(self.wall_s * factor, self.cpu_s * factor)
-
 
 @dataclass(frozen=True)
 class Ceiling:
@@ -81,14 +78,12 @@ def forecast(batch_size: int, compute: Cost, loader: Cost, cores: int) -> Foreca
 
 
 def fixed_s(whole_s: float, half_s: float) -> float:
-    """The part of a step's time that does not depend on the batch size, from the times of a batch
-    and of one of half the size."""
+    """The seconds of a step that do not depend on its batch, from a batch and half a batch."""
     return max(2 * half_s - whole_s, 0.0)
 
 
 def for_batch(measured: Cost, measured_size: int, fixed: Cost, size: int) -> Cost:
-    """The cost of a batch of another size: the fixed part once, the rest in proportion to the
-    images."""
+    """The cost of another batch size: the fixed part once, the rest in proportion to images."""
     factor = size / measured_size
     wall_s, cpu_s = min(fixed.wall_s, measured.wall_s), min(fixed.cpu_s, measured.cpu_s)
     return Cost(

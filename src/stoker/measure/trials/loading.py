@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.loading.crops import Boxes, View
-from stoker.data.loading.loader import CHUNK, Loaded, Loader, LoaderOptions
+from stoker.data.loading.loader import CHUNK, DEFAULTS, Loaded, Loader, LoaderOptions, ReadSeconds
 from stoker.data.loading.order import Order, lanes_for
 from stoker.host.limits import usable_cores, usable_memory
 from stoker.host.page_cache import bytes_from_storage, cached_share, drop, is_cold
@@ -77,8 +77,8 @@ class Pass:
         return self.images / max(self.cpu_s, 1e-9)
 
     @property
-    def mb_per_s(self) -> float:
-        return self.bytes / max(self.seconds, 1e-9) / 1e6
+    def mb_per_s(self) -> float | None:
+        return self.bytes / max(self.seconds, 1e-9) / 1e6 if self.bytes else None
 
     @property
     def is_cold(self) -> bool:
@@ -120,10 +120,6 @@ class LoadingSpeed:
         """The duration of an epoch from the disk, as a multiple of one from the page cache."""
         cold, warm = self.passes["loader cold"], self.passes["loader warm"]
         return warm.images_per_s / max(cold.images_per_s, 1e-9)
-
-    @property
-    def fits_memory(self) -> bool:
-        return self.bytes < self.memory
 
 
 @dataclass(frozen=True)
@@ -189,9 +185,8 @@ class Bench:
         shards = Order(self.split.shard_sizes, self._fingerprint, seed=0).plan(0).shards
         self._use_shards(shards[:1])
         probe = self.read(self.count, cold=True)
-        most_bytes = min(
-            probe.bytes / max(probe.seconds, 1e-9) * self.setting.seconds, SHARE * memory
-        )
+        bytes_per_s = probe.bytes / max(probe.seconds, 1e-9)
+        most_bytes = min(bytes_per_s * self.setting.seconds, SHARE * memory)
         totals = accumulate(int(self.split.shards[shard]["bytes"]) for shard in shards.tolist())
         self._use_shards(shards[: max(sum(total <= most_bytes for total in totals), 1)])
 
@@ -203,7 +198,9 @@ class Bench:
             size = min(self.batch, images - position)
             yield Batch(step, position, size, self.setting.image_size)
 
-    def load(self, images: int, options: LoaderOptions, cold: bool | None = None) -> Pass:
+    def load(
+        self, images: int, cold: bool | None = None, options: LoaderOptions = DEFAULTS
+    ) -> Pass:
         """The first images through a loader. `cold`: drop the shards from the page cache before;
         None where they are not read."""
         loader = Loader(self.split, self.order, self.view, threads=self.threads, options=options)
@@ -243,11 +240,11 @@ class Bench:
         size = self.setting.image_size
         image = np.full((1, size, size, 3), 127, dtype=np.uint8)
 
-        def copy(loaded: Loaded, crops: Boxes, start: int, stop: int) -> tuple[float, float]:
+        def copy(loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
             np.copyto(loaded.images[start:stop], image)
             return 0.0, 0.0
 
-        return self.load(self.count, LoaderOptions(fill=copy))
+        return self.load(self.count, options=LoaderOptions(fill=copy))
 
     def decode(self) -> Pass:
         """A loader that takes stored bytes from memory: as many images as fit there, in whole
@@ -258,29 +255,28 @@ class Bench:
             images = max(images // self.batch, 1) * self.batch
         samples = self.samples[:images].tolist()
         stored = {sample: bytes(self.split.bytes_of(sample)) for sample in samples}
-        read = LoaderOptions(read=lambda sample, buffer: memoryview(stored[sample]))
-        return self.load(images, read)
+        options = LoaderOptions(read=lambda sample, buffer: memoryview(stored[sample]))
+        return self.load(images, options=options)
 
 
 def measure_loading(
     dataset: Dataset,
     setting: Setting,
-    on_stage: Callable[[str, Pass], None] = lambda name, measured: None,
+    on_stage: Callable[[str, Pass], None] = lambda name, stage: None,
 ) -> LoadingSpeed:
     """Measure all stages on the training images; `on_stage` is called after each."""
     split = dataset.split("train")
     memory = usable_memory()
     bench = Bench(split, dataset.fingerprint, setting)
     bench.choose_shards(memory)
-    options = LoaderOptions()
     passes: dict[str, Pass] = {}
     stages: tuple[Callable[[], Pass], ...] = (
         bench.synthetic,
         bench.decode,
         lambda: bench.read(bench.count, cold=True),
         lambda: bench.read(passes["read cold"].images, cold=False),
-        lambda: bench.load(bench.count, options, cold=True),
-        lambda: bench.load(passes["loader cold"].images, options, cold=False),
+        lambda: bench.load(bench.count, cold=True),
+        lambda: bench.load(passes["loader cold"].images, cold=False),
     )
     for name, measure in zip(STAGES, stages, strict=True):
         passes[name] = measure()
@@ -300,17 +296,11 @@ def measure_loading(
 
 def as_data(speed: LoadingSpeed) -> dict[str, Any]:
     """The measurements as plain data, for JSON."""
-    facts = {
-        name: value for name, value in vars(speed).items() if name not in ("setting", "passes")
-    }
+    facts = {key: fact for key, fact in vars(speed).items() if key not in ("setting", "passes")}
+    rates = ("images_per_s", "images_per_cpu_s", "mb_per_s")
     stages = {
-        name: vars(measured)
-        | {
-            "images_per_s": measured.images_per_s,
-            "images_per_cpu_s": measured.images_per_cpu_s,
-            "mb_per_s": measured.mb_per_s if measured.bytes else None,
-        }
-        for name, measured in speed.passes.items()
+        name: vars(stage) | {rate: getattr(stage, rate) for rate in rates}
+        for name, stage in speed.passes.items()
     }
     verdict = {
         "was_cold": speed.was_cold,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import accumulate, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +94,8 @@ def measure_storage(
     folder: Path, files: Sequence[Path], beside: Path, threads: int, seconds: float
 ) -> DiskSpeed:
     """The speed of the disk that holds some files; small files are made in the folder `beside`."""
-    shards: list[Path] = []
-    total = 0
-    for path in files:
-        if not shards or total < MOST:
-            shards.append(path)
-            total += path.stat().st_size
+    bytes_before = accumulate((path.stat().st_size for path in files), initial=0)
+    shards = [path for path, before in zip(files, bytes_before, strict=False) if before < MOST]
     return DiskSpeed(
         str(folder),
         read_sequentially(shards, seconds),
@@ -122,26 +118,17 @@ def trial_file(folder: Path, seconds: float) -> Iterator[tuple[Path, float]]:
     Writing ends after `seconds`, so that the file is smaller on a slow disk."""
     disk = os.statvfs(folder)
     most = min(TRIAL_BYTES, int(disk.f_bavail * disk.f_frsize * TRIAL_SHARE)) // RUN * RUN
-    handle, name = tempfile.mkstemp(prefix=".stoker-doctor-", dir=folder)
-    try:
+    with tempfile.NamedTemporaryFile(prefix=".stoker-doctor-", dir=folder, buffering=0) as file:
         noise = np.random.default_rng(0).bytes(RUN)
         began, written = time.perf_counter(), 0
         while written < RUN or (written < most and time.perf_counter() - began < seconds):
-            written += os.write(handle, noise)
+            written += file.write(noise)
             if written % SYNCED == 0:
                 with suppress(OSError):
-                    os.fsync(handle)
+                    os.fsync(file.fileno())
         with suppress(OSError):
-            os.fsync(handle)
-        wall_s = time.perf_counter() - began
-        os.close(handle)
-        handle = -1
-        yield Path(name), written / max(wall_s, 1e-9) / 1e6
-    finally:
-        if handle >= 0:
-            os.close(handle)
-        with suppress(FileNotFoundError):
-            Path(name).unlink()
+            os.fsync(file.fileno())
+        yield Path(file.name), written / max(time.perf_counter() - began, 1e-9) / 1e6
 
 
 def read_sequentially(files: Sequence[Path], seconds: float) -> Read:
