@@ -5,10 +5,10 @@
 IMAGES is a folder of photographs, or a tar of them. The bare loop reads a file, decodes it, shrinks
 it to the longer side of 500 pixels, encodes it with the pack's encoder and writes nothing: no
 checks, no hashes, no tar, no index, no fsync. A JPEG that the pack stores unchanged is decoded but
-not encoded, as in the pack. Both run with 1 and with 2 processes. Their rounds alternate, and ratios
-are computed within a round. CPU time is user and system time of all processes; the pack's includes
-the start of its workers. `--enlarge` makes every photograph larger first, so that each is shrunk and
-encoded.
+not encoded, as in the pack. Both run with 1 and with 2 processes. Their rounds alternate, and
+ratios are computed within a round. CPU time is user and system time of all processes; the pack's
+includes the start of its workers. `--enlarge` makes every photograph larger first, so that each is
+shrunk and encoded.
 """
 
 from __future__ import annotations

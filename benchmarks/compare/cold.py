@@ -1,8 +1,9 @@
 """Our loader from the disk and from the page cache, and reading alone.
 
-Invariants: before each cold pass the files are synced and dropped from the page cache, and no map of
-a shard is open (the kernel keeps mapped pages). The share that was still cached and the share that
-came from the disk are measured and shown, so that a "cold" pass that was not cold can be recognised.
+Invariants: before each cold pass the files are synced and dropped from the page cache, and no map
+of a shard is open (the kernel keeps mapped pages). The share that was still cached and the share
+that came from the disk are measured and shown, so that a "cold" pass that was not cold can be
+recognised.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Invariants: `ready.json` is written last and names what was installed. An environment without it, or
 for another list of packages or interpreter, is made again. An environment that shares finds the
-running interpreter's packages through a .pth file and is pinned to its torch, so that torch is never
-installed twice. Nothing is installed into the running interpreter.
+running interpreter's packages through a .pth file and is pinned to its torch, so that torch is
+never installed twice. Nothing is installed into the running interpreter.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ class Process:
         return self.answer(ROUND_S)
 
     def close(self) -> None:
-        """End the process. It may end by itself first, because some peers must free shared memory."""
+        """End the process. It may end by itself first, because some peers must free shared
+        memory."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()

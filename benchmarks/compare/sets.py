@@ -1,7 +1,7 @@
 """The variants of the comparison, and the sets that they read.
 
-Invariants: a set is packed once, by `stoker.pack`. The peers read the bytes of its shards, as files,
-in the order of its index.
+Invariants: a set is packed once, by `stoker.pack`. The peers read the bytes of its shards, as
+files, in the order of its index.
 """
 
 from __future__ import annotations
