@@ -37,8 +37,8 @@ def parser() -> Parser:
     return flags
 
 
-def run(words: Sequence[str]) -> int:
-    parsed = parser().parse(words)
+def run(arguments: Sequence[str]) -> int:
+    parsed = parser().parse(arguments)
     check(parsed)
 
     # Imported here, so that --help and wrong flags are answered without OpenCV and pyarrow.
