@@ -11,7 +11,7 @@ WIDTH, HEIGHT, EDGE = 640, 320, 48
 
 
 def curve(run: Run) -> str:
-    """An SVG of top-1 on the evaluation split by epoch."""
+    """An SVG of the top-1 accuracy on the evaluation split, by epoch."""
     points = [(e["epoch"], e["top1"] / e["images"]) for e in run.merged("evaluation")]
     last = max(epoch for epoch, _ in points)
     low = min(share for _, share in points) // 0.1 / 10
@@ -30,8 +30,8 @@ def curve(run: Run) -> str:
             f'<text x="{EDGE - 8}" y="{level + 4:.1f}" text-anchor="end">{tenth}0 %</text>'
         )
     for epoch, _ in points[1::2]:
-        place = f'x="{x(epoch):.1f}" y="{HEIGHT - EDGE + 18}"'
-        lines.append(f'<text {place} text-anchor="middle">{epoch:.0f}</text>')
+        position = f'x="{x(epoch):.1f}" y="{HEIGHT - EDGE + 18}"'
+        lines.append(f'<text {position} text-anchor="middle">{epoch:.0f}</text>')
     track = " ".join(f"{x(epoch):.1f},{y(share):.1f}" for epoch, share in points)
     lines.append(f'<polyline points="{track}" fill="none" stroke="#c2410c" stroke-width="2"/>')
     lines += [f'<circle cx="{x(e):.1f}" cy="{y(s):.1f}" r="3" fill="#c2410c"/>' for e, s in points]

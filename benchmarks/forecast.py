@@ -1,12 +1,13 @@
-"""What `stoker doctor` says that training will reach, against what `stoker train` reaches.
+"""The throughput that `stoker doctor` expects against the throughput of `stoker train`.
 
     python benchmarks/forecast.py --photos FOLDER-or-TAR --small FOLDER-or-TAR [--rounds 3]
 
-Three recipes: one that waits for images, one in which the network binds, one in between. In each
-round doctor and training take turns, each in a process of its own. The truth is the median pace of
-groups of five steps from the run's own events, without the first steps, evaluation and checkpoints.
-A round in which other programs used the cores is marked: judge by those that are not, or by the
-ratio of CPU time, best with one core each (taskset -c 0), where threads cannot wait for each other.
+Three recipes: one limited by loading, one limited by the model, one in between. In each round
+doctor and training run one after the other, each in a separate process. The throughput of training
+is the median over groups of five steps from the run's events, without the first steps, evaluation
+and checkpoints. A round in which other programs used the cores is marked. Compare by the other
+rounds, or by the ratio of CPU time, best on one core (taskset -c 0), where threads cannot wait for
+each other.
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ from stoker.measure.spans import APART
 from stoker.run.directory import Run
 
 FIRST, GROUP = 10, 5
-"""Steps that are left out, and steps of a group."""
+"""Steps at the start that are left out, and steps of a group."""
 QUIET = 0.1
-"""Cores that others may use in a round that counts, as a share."""
+"""Largest share of the cores that other programs may use in an undisturbed round."""
 POLL_S = 0.03
 
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe, and the set that it is tried on."""
+    """A recipe, and the set that it trains on."""
 
     name: str
     photos: bool
-    words: tuple[str, ...]
+    flags: tuple[str, ...]
     steps: int
 
     @property
     def batch(self) -> int:
-        return int(self.words[self.words.index("--batch-size") + 1])
+        return int(self.flags[self.flags.index("--batch-size") + 1])
 
 
 def case(name: str, photos: bool, model: str, size: int, batch: int, steps: int) -> Case:
-    words = ("--model", model, "--image-size", str(size), "--batch-size", str(batch))
-    return Case(name, photos, words, steps)
+    flags = ("--model", model, "--image-size", str(size), "--batch-size", str(batch))
+    return Case(name, photos, flags, steps)
 
 
 CASES = (
@@ -67,12 +68,12 @@ CASES = (
 
 
 class Others:
-    """Cores that were used by anybody but our children, from one look to the next."""
+    """Cores that processes other than ours and our children use, between two readings."""
 
     def __init__(self) -> None:
-        self._before = self._look()
+        self._before = self._read()
 
-    def _look(self) -> tuple[float, float]:
+    def _read(self) -> tuple[float, float]:
         ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
         unit = os.sysconf("SC_CLK_TCK")
         own = os.times()
@@ -80,7 +81,7 @@ class Others:
         return (sum(ticks) - ticks[3] - ticks[4]) / unit - ours, sum(ticks) / unit
 
     def cores(self) -> float:
-        now = self._look()
+        now = self._read()
         used, passed = now[0] - self._before[0], now[1] - self._before[1]
         self._before = now
         return max(used / max(passed, 1e-9), 0.0) * (os.cpu_count() or 1)
@@ -88,7 +89,7 @@ class Others:
 
 @dataclass(frozen=True)
 class Pace:
-    """Images a second, and for each second of a core."""
+    """Images per second and per CPU-second."""
 
     images_per_s: float
     images_per_cpu_s: float
@@ -96,46 +97,46 @@ class Pace:
 
 
 def stoker(
-    words: Sequence[str], place: Path, enough: Callable[[int], bool] = lambda process: False
+    command: Sequence[str], folder: Path, enough: Callable[[int], bool] = lambda process: False
 ) -> None:
-    """Run a command; ask it to stop once `enough` says so of its process number."""
-    with (place / "said").open("w+") as said:
+    """Run a command; terminate it once `enough`, called with its process number, returns True."""
+    with (folder / "output").open("w+") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "stoker", *words], cwd=place, stdout=said, stderr=said
+            [sys.executable, "-m", "stoker", *command], cwd=folder, stdout=output, stderr=output
         )
-        asked = False
+        terminated = False
         while process.poll() is None:
-            if not asked and enough(process.pid):
+            if not terminated and enough(process.pid):
                 process.terminate()
-                asked = True
+                terminated = True
             time.sleep(POLL_S)
-        if process.returncode not in (FINISHED, *([INTERRUPTED] if asked else [])):
-            said.seek(0)
-            raise SystemExit(f"stoker {' '.join(words)}: {said.read()}")
+        if process.returncode not in (FINISHED, *([INTERRUPTED] if terminated else [])):
+            output.seek(0)
+            raise SystemExit(f"stoker {' '.join(command)}: {output.read()}")
 
 
-def predicted(packed: Path, chosen: Case, place: Path) -> Pace:
-    """What doctor expects."""
-    stoker(["doctor", str(packed), *chosen.words, "--json", "doctor.json"], place)
-    found = json.loads((place / "doctor.json").read_text())
-    said, cost = found["forecast"], found["together"]["cost"]
-    parts = said["from_parts_images_per_s"]
-    return Pace(said["images_per_s"], chosen.batch / cost["cpu_s"], parts)
+def expected(packed: Path, chosen: Case, folder: Path) -> Pace:
+    """The throughput that doctor expects."""
+    stoker(["doctor", str(packed), *chosen.flags, "--json", "doctor.json"], folder)
+    report = json.loads((folder / "doctor.json").read_text())
+    forecast, cost = report["forecast"], report["together"]["cost"]
+    parts = forecast["from_parts_images_per_s"]
+    return Pace(forecast["images_per_s"], chosen.batch / cost["cpu_s"], parts)
 
 
 class CpuOfSteps:
-    """CPU seconds of a training process at the steps that it has put on record."""
+    """CPU seconds of a training process at the steps that its events contain."""
 
     def __init__(self, events: Path, steps: int) -> None:
-        self._events, self._steps, self._seen = events, steps, 0
+        self._events, self._steps, self._size = events, steps, 0
         self.marks: list[tuple[int, float]] = []
 
     def __call__(self, process: int) -> bool:
-        """Look; whether there are as many steps as were asked for."""
+        """Record the CPU time; returns whether the run has made enough steps."""
         with suppress(OSError, IndexError):
-            if self._events.stat().st_size == self._seen:
+            if self._events.stat().st_size == self._size:
                 return False
-            self._seen = self._events.stat().st_size
+            self._size = self._events.stat().st_size
             steps = self._events.read_text().count('"kind": "step"')
             fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
             used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -151,16 +152,16 @@ class CpuOfSteps:
         return (kept[-1][1] - kept[0][1]) / (kept[-1][0] - kept[0][0])
 
 
-def reached(packed: Path, chosen: Case, place: Path, number: int) -> Pace:
-    """What training reaches."""
+def measured(packed: Path, chosen: Case, folder: Path, number: int) -> Pace:
+    """The throughput of training."""
     samples = len(Dataset(packed).split("train"))
     epochs = max(-(-chosen.steps * chosen.batch // samples), 1)
-    run = place / f"run-{chosen.name.replace(' ', '-')}-{number}"
+    run = folder / f"run-{chosen.name.replace(' ', '-')}-{number}"
     plain = ("--eval-every", str(epochs), "--no-rehearse", "--spot-notice", "off")
     limit = ("--epochs", str(epochs), "--checkpoint-interval", "600", "--lr", "0.001")
     watch = CpuOfSteps(Run(run).events_path(1, 0), chosen.steps)
-    words = ["train", str(packed), *chosen.words, *plain, *limit, "--run", str(run)]
-    stoker(words, place, watch)
+    command = ["train", str(packed), *chosen.flags, *plain, *limit, "--run", str(run)]
+    stoker(command, folder, watch)
     times = [
         sum(seconds for part, seconds in event["parts"].items() if part not in APART)
         for event in Run(run).merged("step")
@@ -170,31 +171,31 @@ def reached(packed: Path, chosen: Case, place: Path, number: int) -> Pace:
     return Pace(GROUP * chosen.batch / statistics.median(groups), chosen.batch / cpu_s)
 
 
-def measure(chosen: Case, packed: Path, place: Path, rounds: int) -> None:
-    print(f"\n{chosen.name}: {' '.join(chosen.words)}", flush=True)
+def measure(chosen: Case, packed: Path, folder: Path, rounds: int) -> None:
+    print(f"\n{chosen.name}: {' '.join(chosen.flags)}", flush=True)
     ratios: list[tuple[float, float, float, bool]] = []
     others = Others()
     for number in range(rounds):
-        said = predicted(packed, chosen, place)
-        got = reached(packed, chosen, place, number)
-        disturbed = others.cores()
-        quiet = disturbed < QUIET * usable_cores()
-        wall, parts = (p / got.images_per_s for p in (said.images_per_s, said.from_parts))
-        cpu = said.images_per_cpu_s / got.images_per_cpu_s
+        doctor = expected(packed, chosen, folder)
+        training = measured(packed, chosen, folder, number)
+        other_cores = others.cores()
+        quiet = other_cores < QUIET * usable_cores()
+        wall, parts = (p / training.images_per_s for p in (doctor.images_per_s, doctor.from_parts))
+        cpu = doctor.images_per_cpu_s / training.images_per_cpu_s
         ratios.append((wall, parts, cpu, quiet))
         print(
-            f"  round {number + 1}: doctor {said.images_per_s:,.0f}, from the parts "
-            f"{said.from_parts:,.0f}, training {got.images_per_s:,.0f} images/s: {wall:.3f} "
-            f"({parts:.3f}); for each second of a core {said.images_per_cpu_s:,.0f} and "
-            f"{got.images_per_cpu_s:,.0f}: {cpu:.3f}; "
-            f"others used {disturbed:.2f} cores{'' if quiet else ' (disturbed)'}",
+            f"  round {number + 1}: doctor {doctor.images_per_s:,.0f}, from the parts "
+            f"{doctor.from_parts:,.0f}, training {training.images_per_s:,.0f} images/s: {wall:.3f} "
+            f"({parts:.3f}); per CPU-second {doctor.images_per_cpu_s:,.0f} and "
+            f"{training.images_per_cpu_s:,.0f}: {cpu:.3f}; "
+            f"others used {other_cores:.2f} cores{'' if quiet else ' (disturbed)'}",
             flush=True,
         )
-    for name, kept in (("all", ratios), ("quiet", [row for row in ratios if row[3]])):
-        if kept:
-            wall, parts, cpu = (statistics.median(row[at] for row in kept) for at in (0, 1, 2))
+    for name, rows in (("all", ratios), ("quiet", [row for row in ratios if row[3]])):
+        if rows:
+            wall, parts, cpu = (statistics.median(row[at] for row in rows) for at in (0, 1, 2))
             print(
-                f"  median of {len(kept)} {name} rounds: {wall:.3f} (from the parts {parts:.3f}), "
+                f"  median of {len(rows)} {name} rounds: {wall:.3f} (from the parts {parts:.3f}), "
                 f"CPU time {cpu:.3f}"
             )
 
@@ -202,22 +203,22 @@ def measure(chosen: Case, packed: Path, place: Path, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--photos", type=Path, required=True, help="large photographs")
-    parser.add_argument("--small", type=Path, required=True, help="images of 64 px or so")
+    parser.add_argument("--small", type=Path, required=True, help="images of about 64 px")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--case", choices=[each.name for each in CASES], help="only this one")
-    given = parser.parse_args()
+    parser.add_argument("--case", choices=[chosen.name for chosen in CASES], help="only this one")
+    flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        place, packed = Path(name), {}
-        for photos, source in ((True, given.photos), (False, given.small)):
+        root, packed = Path(name), {}
+        for photos, source in ((True, flags.photos), (False, flags.small)):
             if Dataset.is_packed(source):
                 packed[photos] = source.resolve()
                 continue
-            folder = class_folder(source, place) if photos else source.resolve()
-            target = place / ("photos" if photos else "small")
+            folder = class_folder(source, root) if photos else source.resolve()
+            target = root / ("photos" if photos else "small")
             packed[photos] = pack(folder, target, storage=Storage(max_side=500))
         for chosen in CASES:
-            if given.case in (None, chosen.name):
-                measure(chosen, packed[chosen.photos], place, given.rounds)
+            if flags.case in (None, chosen.name):
+                measure(chosen, packed[chosen.photos], root, flags.rounds)
 
 
 if __name__ == "__main__":

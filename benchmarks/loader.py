@@ -1,13 +1,13 @@
-"""Our loader against others, each in an environment of its own: images per CPU-second.
+"""Our loader against others, each in its own environment: images per CPU-second.
 
     python benchmarks/loader.py IMAGES [--rounds 7] [--peers a,b] [--variants a,b] [--json FILE]
-    python benchmarks/loader.py IMAGES --cold        our loader alone, from disk and from memory
-    python benchmarks/loader.py --quick              a minute's trial on synthetic images
+    python benchmarks/loader.py IMAGES --cold      our loader alone, from the disk and page cache
+    python benchmarks/loader.py --quick            one minute on synthetic images
 
-IMAGES is a folder of photographs, or a tar of them. Every peer reads the very same stored bytes,
-uses as many threads or workers as there are cores, and gives batches of the same shape. Rounds take
-turns; a ratio is made within a round. Peers are listed in `peers/peers.toml`, variants in
-`compare/sets.py`; a peer that cannot be installed or fails is a row with its reason.
+IMAGES is a folder of photographs, or a tar of them. Every peer reads the same stored bytes, uses as
+many threads or workers as there are cores, and gives batches of the same shape. The rounds of the
+peers alternate, and a ratio is computed within a round. Peers are listed in `peers/peers.toml`,
+variants in `compare/sets.py`. A peer that cannot be installed or fails is a row with the reason.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ QUICK = {
 }
 
 
-def say(message: str) -> None:
+def report(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def names(given: str, known: dict[str, Any], what: str) -> list[str]:
-    chosen = [name for name in given.split(",") if name]
+def names(value: str, known: dict[str, Any], kind: str) -> list[str]:
+    """The known names in a flag's value; all of them where it is empty."""
+    chosen = [name for name in value.split(",") if name]
     for name in chosen:
         if name not in known:
-            raise SystemExit(f"no {what} is called '{name}': take some of {', '.join(known)}")
+            raise SystemExit(f"no {kind} is called '{name}': use some of {', '.join(known)}")
     return [name for name in known if name in chosen] or list(known)
 
 
@@ -55,34 +56,38 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", default="", help=", ".join(TABLE["peers"]))
     parser.add_argument("--variants", default="", help=", ".join(VARIANTS))
     parser.add_argument("--environments", type=Path, default=Path(".benchmark-environments"))
-    parser.add_argument("--json", type=Path, help="where the raw rounds go")
-    parser.add_argument("--cold", action="store_true", help="our loader from disk and from memory")
-    parser.add_argument("--quick", action="store_true", help="a short trial, nothing installed")
-    given = parser.parse_args()
-    if given.images is None and not given.quick:
+    parser.add_argument("--json", type=Path, help="write all rounds to this file")
+    parser.add_argument(
+        "--cold", action="store_true", help="our loader alone, from the disk and the page cache"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round, nothing is installed"
+    )
+    flags = parser.parse_args()
+    if flags.images is None and not flags.quick:
         parser.error("name a folder or tar of photographs, or --quick")
-    given.peers = names(given.peers, TABLE["peers"], "peer")
-    given.variants = names(given.variants, VARIANTS, "variant")
-    given.batch, given.raw_images = BATCH, RAW_IMAGES
-    if given.quick:
-        given.peers, given.variants = QUICK["peers"], QUICK["variants"]
-        given.rounds, given.batch, given.raw_images = 1, QUICK["batch"], 500
-        given.environments = None
-    return given
+    flags.peers = names(flags.peers, TABLE["peers"], "peer")
+    flags.variants = names(flags.variants, VARIANTS, "variant")
+    flags.batch, flags.raw_images = BATCH, RAW_IMAGES
+    if flags.quick:
+        flags.peers, flags.variants = QUICK["peers"], QUICK["variants"]
+        flags.rounds, flags.batch, flags.raw_images = 1, QUICK["batch"], 500
+        flags.environments = None
+    return flags
 
 
-def compare(variant: Variant, folder: Path, place: Path, given: argparse.Namespace) -> list[Row]:
-    """All peers that can read a variant's set, measured in turns."""
-    have = stored(variant, folder, place, given.raw_images)
-    rows = [Row(name) for name in given.peers if variant.kind in TABLE["peers"][name]["kinds"]]
-    with tempfile.TemporaryDirectory(dir=place) as own:
+def compare(variant: Variant, folder: Path, root: Path, flags: argparse.Namespace) -> list[Row]:
+    """Measure all peers that can read a variant's set, in alternating rounds."""
+    files = stored(variant, folder, root, flags.raw_images)
+    rows = [Row(name) for name in flags.peers if variant.kind in TABLE["peers"][name]["kinds"]]
+    with tempfile.TemporaryDirectory(dir=root) as own:
         jobs = {
             row.name: Job(
-                files=str(have.files),
-                packed=str(have.packed),
+                files=str(files.files),
+                packed=str(files.packed),
                 place=f"{own}/{row.name}",
                 training=variant.training,
-                batch=min(given.batch, have.images),
+                batch=min(flags.batch, files.images),
                 size=variant.size,
                 cores=usable_cores(),
                 epochs=RAW_EPOCHS[variant.size] if variant.raw else 1,
@@ -90,33 +95,33 @@ def compare(variant: Variant, folder: Path, place: Path, given: argparse.Namespa
             )
             for row in rows
         }
-        take_turns(rows, jobs, given.rounds, given.environments, say)
+        take_turns(rows, jobs, flags.rounds, flags.environments, report)
     return rows
 
 
 def main() -> None:
-    given = arguments()
-    found: dict[str, Any] = {"machine": machine(), "batch": given.batch, "variants": {}}
-    print(machine_line(found["machine"]) + "\n", flush=True)
-    every: list[Row] = []
+    flags = arguments()
+    results: dict[str, Any] = {"machine": machine(), "batch": flags.batch, "variants": {}}
+    print(machine_line(results["machine"]) + "\n", flush=True)
+    all_rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        images = given.images or synthetic(place / "synthetic", QUICK["images"])
-        folder = class_folder(images, place)
-        if given.cold:
-            found["cold"] = cold.measure(folder, place, given.rounds, say)
-            print("\n".join(cold.table(found["cold"])))
-        for chosen in [] if given.cold else given.variants:
-            say(f"== {chosen}")
+        root = Path(name)
+        images = flags.images or synthetic(root / "synthetic", QUICK["images"])
+        folder = class_folder(images, root)
+        if flags.cold:
+            results["cold"] = cold.measure(folder, root, flags.rounds, report)
+            print("\n".join(cold.table(results["cold"])))
+        for chosen in [] if flags.cold else flags.variants:
+            report(f"== {chosen}")
             variant = VARIANTS[chosen]
-            rows = compare(variant, folder, place, given)
-            every += rows
-            found["variants"][chosen] = raw(variant, rows)
+            rows = compare(variant, folder, root, flags)
+            all_rows += rows
+            results["variants"][chosen] = raw(variant, rows)
             print("\n".join(table(variant, rows)), flush=True)
-        if every:
-            print("\n".join(versions(every)))
-        if given.json:
-            given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        if all_rows:
+            print("\n".join(versions(all_rows)))
+        if flags.json:
+            flags.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

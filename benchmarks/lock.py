@@ -2,16 +2,16 @@
 
     python benchmarks/lock.py IMAGES [--rounds 9]
 
-Everything that lets go of the lock (reading, decoding, resizing, mirroring) is replaced by a call
-that does nothing, and what is left is timed: CPU microseconds an image in a decoding thread, and in
-the thread that trains (which asks for batches). An upper bound but for what the C functions do
-before they let go. IMAGES is a folder or tar of photographs, packed with the longer side at 500.
+Each call that releases the lock (reading, decoding, resizing, mirroring) is replaced by one that
+does nothing, and the rest is timed: CPU microseconds an image in a decoding thread, and in the
+training thread, which requests batches. This is an upper bound, except for the time in which the C
+functions hold the lock before they release it. IMAGES is a folder or tar of photographs; they are
+packed with the longer side at 500 pixels.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,10 +22,11 @@ import cv2
 import numpy as np
 
 from compare.sets import class_folder
+from figures import spread_text
 from stoker.data.dataset import Dataset, SplitIndex
-from stoker.data.loading import render as decode
+from stoker.data.loading import render
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import Loader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
 from stoker.recipe.schedule import Batch
@@ -34,18 +35,18 @@ BATCH, SIZE = 50, 224
 BUDGET_US = 50
 
 
-class Kept:
-    """Takes work as a pool does and leaves it to be timed."""
+class TaskList:
+    """Accepts tasks as a thread pool does, and keeps them to be timed."""
 
     def __init__(self) -> None:
-        self.work: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self.tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self.work.append((function, arguments))
+        self.tasks.append((function, arguments))
 
 
-def without_the_unlocked(split: Any) -> None:
-    """Leave out what runs without the lock."""
+def replace_unlocked_calls(split: SplitIndex) -> LoaderOptions:
+    """Replace what runs without the lock: decoding and OpenCV here, reading by the options."""
     largest = int(split.widths.max()) * int(split.heights.max()) * 3
     blank = np.zeros(largest, np.uint8)
 
@@ -53,57 +54,58 @@ def without_the_unlocked(split: Any) -> None:
         high, wide = -(-height // scale), -(-width // scale)
         return blank[: high * wide * 3].reshape(high, wide, 3)
 
-    decode.decode_whole = decoded
-    decode.decode_region = None
+    render.decode_whole = decoded
+    render.decode_region = None
     cv2.resize = cv2.flip = lambda *arguments, **options: None
-    known = [bytes(split.bytes_of(sample)) for sample in range(len(split))]
+    stored = [bytes(split.bytes_of(sample)) for sample in range(len(split))]
 
-    def bytes_before(self: SplitIndex, sample: int, into: bytearray) -> memoryview:
-        memoryview(into)[: int(self.length[sample])]
-        self._open(int(self.shard[sample]))
-        return memoryview(known[sample])
+    def read(sample: int, buffer: bytearray) -> memoryview:
+        memoryview(buffer)[: int(split.length[sample])]
+        split._open(int(split.shard[sample]))
+        return memoryview(stored[sample])
 
-    SplitIndex.bytes_of = bytes_before
+    return LoaderOptions(read=read)
 
 
 def rounds(packed: Path, count: int) -> tuple[list[float], list[float]]:
+    """CPU microseconds an image of each round: of the training thread, of a decoding thread."""
     split = Dataset(packed).split("train")
-    without_the_unlocked(split)
+    options = replace_unlocked_calls(split)
     view = View(crop="resized", crop_scale=0.08, hflip=True)
-    loader = Loader(split, Order(split.shard_sizes, "benchmark", seed=0), view, threads=1)
-    kept = loader._threads = Kept()  # type: ignore[assignment]
-    asking, filling = [], []
+    order = Order(split.shard_sizes, "benchmark", seed=0)
+    loader = Loader(split, order, view, threads=1, options=options)
+    pool = loader._threads = TaskList()  # type: ignore[assignment]
+    training, decoding = [], []
     for number in range(count + 1):
-        asked = filled = 0.0
+        requests_s = tasks_s = 0.0
         images = 0
         for step in range(len(split) // BATCH):
-            kept.work.clear()
+            pool.tasks.clear()
             began = time.thread_time()
             loader._begin(Batch(step, step * BATCH, BATCH, SIZE))
-            asked += time.thread_time() - began
+            requests_s += time.thread_time() - began
             began = time.thread_time()
-            for function, arguments in kept.work:
+            for function, arguments in pool.tasks:
                 function(*arguments)
-            filled += time.thread_time() - began
+            tasks_s += time.thread_time() - began
             images += BATCH
-        if number:  # the first fills caches
-            asking.append(asked / images * 1e6)
-            filling.append(filled / images * 1e6)
-    return asking, filling
+        if number:  # the first round fills caches
+            training.append(requests_s / images * 1e6)
+            decoding.append(tasks_s / images * 1e6)
+    return training, decoding
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("images", type=Path)
     parser.add_argument("--rounds", type=int, default=9)
-    given = parser.parse_args()
+    flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        packed = pack(class_folder(given.images, place), place / "packed", val_share=0)
-        asking, filling = rounds(packed, given.rounds)
-    for what, found in (("decoding thread", filling), ("training thread", asking)):
-        spread = f"{min(found):.1f} to {max(found):.1f}"
-        print(f"{what}: {statistics.median(found):.1f} microseconds an image ({spread})")
+        folder = Path(name)
+        packed = pack(class_folder(flags.images, folder), folder / "packed", val_share=0)
+        training, decoding = rounds(packed, flags.rounds)
+    for thread, values in (("decoding thread", decoding), ("training thread", training)):
+        print(f"{thread}: microseconds an image {spread_text(values, 1)}")
     print(f"allowed in a decoding thread: {BUDGET_US}")
 
 

@@ -3,12 +3,12 @@
     python benchmarks/packing.py IMAGES [--rounds 5] [--enlarge 1500] [--images N] [--profile]
 
 IMAGES is a folder of photographs, or a tar of them. The bare loop reads a file, decodes it, shrinks
-it to the longer side of 500 pixels, encodes it with the encoder of a pack and writes nothing: no
-checks, no hashes, no tar, no index, no fsync. It leaves out what the pack leaves out: a JPEG that
-the pack keeps as it is gets decoded but not encoded. Both run with 1 and with 2 processes, rounds
-take turns, ratios are made within a round. CPU time counts user and system time of all processes;
-the pack's includes starting its workers. `--enlarge` makes every photograph larger first, so that
-each is shrunk and encoded.
+it to the longer side of 500 pixels, encodes it with the pack's encoder and writes nothing: no
+checks, no hashes, no tar, no index, no fsync. A JPEG that the pack stores unchanged is decoded but
+not encoded, as in the pack. Both run with 1 and with 2 processes. Their rounds alternate, and
+ratios are computed within a round. CPU time is user and system time of all processes; the pack's
+includes the start of its workers. `--enlarge` makes every photograph larger first, so that each is
+shrunk and encoded.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ import os
 import platform
 import pstats
 import resource
-import statistics
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,13 +32,14 @@ import cv2
 import pyarrow.parquet as pq
 import simplejpeg
 
+from compare.sets import photographs_in
+from figures import spread
 from stoker.data.images.encode import Storage, fit, short_hash
 from stoker.data.images.jpeg import encode_jpeg
 from stoker.data.packing.pack import pack
-from stoker.data.sources.layout import IMAGE_SUFFIXES
 
 SHARD_IMAGES = 100
-"""So that a thousand images are enough tasks for two workers."""
+"""Images of a shard: a thousand images are then enough tasks for two workers."""
 STORAGE = Storage()
 
 
@@ -50,22 +49,17 @@ def cpu_s() -> float:
     return sum(use.ru_utime + use.ru_stime for use in used)
 
 
-def class_folder(images: Path, place: Path, most: int) -> Path:
-    """The photographs below a folder, or in a tar, as files of one class."""
-    if images.is_file():
-        with tarfile.open(images) as archive:
-            archive.extractall(place / "photographs", filter="data")
-        images = place / "photographs"
-    one = place / "folder" / "train" / "all"
-    one.mkdir(parents=True)
-    found = sorted(p for p in images.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-    for number, path in enumerate(found[: most or None]):
-        (one / f"{number:06d}.jpg").write_bytes(path.read_bytes())
-    return place / "folder"
+def class_folder(images: Path, root: Path, most: int) -> Path:
+    """Copies of the photographs below a folder, or in a tar, as files of one class."""
+    folder = root / "folder" / "train" / "all"
+    folder.mkdir(parents=True)
+    for number, path in enumerate(photographs_in(images, root)[: most or None]):
+        (folder / f"{number:06d}.jpg").write_bytes(path.read_bytes())
+    return root / "folder"
 
 
 def enlarge(folder: Path, longer: int) -> None:
-    """Make every photograph at least this long, as a camera would have written it."""
+    """Enlarge every photograph to this longer side, encoded as a camera would."""
     for path in folder.rglob("*.jpg"):
         pixels = simplejpeg.decode_jpeg(path.read_bytes())
         times = longer / max(pixels.shape[:2])
@@ -74,7 +68,7 @@ def enlarge(folder: Path, longer: int) -> None:
 
 
 def bare(paths: list[str], kept: frozenset[str]) -> tuple[int, float]:
-    """What cannot be left out; images and the CPU time of this process."""
+    """The work that no pack can leave out; returns images and CPU time of this process."""
     began = time.process_time()
     for path in paths:
         data = Path(path).read_bytes()
@@ -85,7 +79,7 @@ def bare(paths: list[str], kept: frozenset[str]) -> tuple[int, float]:
 
 
 def kept_by(packed: Path, root: Path) -> frozenset[str]:
-    """The files whose own bytes a pack stored."""
+    """The files that a pack stored unchanged."""
     kept = set()
     for index in packed.glob("*/index.parquet"):
         rows = pq.read_table(index, columns=["path", "hash"]).to_pylist()
@@ -100,11 +94,11 @@ def kept_by(packed: Path, root: Path) -> frozenset[str]:
 def measured(job: Callable[[], tuple[int, float]]) -> tuple[float, float]:
     """Images per CPU-second and per second."""
     began = time.perf_counter()
-    images, used = job()
-    return images / used, images / (time.perf_counter() - began)
+    images, cpu = job()
+    return images / cpu, images / (time.perf_counter() - began)
 
 
-def compare(folder: Path, place: Path, rounds: int) -> dict[str, object]:
+def compare(folder: Path, root: Path, rounds: int) -> dict[str, object]:
     """Interleaved rounds of the pack and of the bare loop, with 1 and 2 processes."""
     paths = sorted(map(str, folder.rglob("*.jpg")))
     turn = 0
@@ -113,16 +107,16 @@ def compare(folder: Path, place: Path, rounds: int) -> dict[str, object]:
         nonlocal turn
         turn += 1
         began = cpu_s()
-        pack(folder, place / f"packed-{turn}", shard_images=SHARD_IMAGES, workers=workers)
+        pack(folder, root / f"packed-{turn}", shard_images=SHARD_IMAGES, workers=workers)
         return len(paths), cpu_s() - began
 
     def bare_by_two() -> tuple[int, float]:
         halves = [pool.submit(bare, paths[part::2], kept) for part in (0, 1)]
         done = [half.result() for half in halves]
-        return sum(images for images, _ in done), sum(used for _, used in done)
+        return sum(images for images, _ in done), sum(cpu for _, cpu in done)
 
     packed(1)
-    kept = kept_by(place / "packed-1", folder)
+    kept = kept_by(root / "packed-1", folder)
     jobs: dict[str, Callable[[], tuple[int, float]]] = {
         "bare 1": lambda: bare(paths, kept),
         "pack 1": lambda: packed(1),
@@ -135,28 +129,24 @@ def compare(folder: Path, place: Path, rounds: int) -> dict[str, object]:
         for _ in range(rounds):
             for name, job in jobs.items():
                 rates[name].append(measured(job))
-    found: dict[str, object] = {"images": len(paths), "kept as they are": len(kept)}
-    for name, each in rates.items():
-        against = rates[f"bare {name[-1]}"]
-        found[name] = {
-            "images_per_cpu_s": spread([cpu for cpu, _ in each]),
-            "images_per_s": spread([wall for _, wall in each]),
-            "of_bare_per_cpu_s": spread([a[0] / b[0] for a, b in zip(each, against, strict=True)]),
-            "of_bare_per_s": spread([a[1] / b[1] for a, b in zip(each, against, strict=True)]),
+    figures: dict[str, object] = {"images": len(paths), "kept as they are": len(kept)}
+    for name, own in rates.items():
+        bare_rates = rates[f"bare {name[-1]}"]
+        pairs = list(zip(own, bare_rates, strict=True))
+        figures[name] = {
+            "images_per_cpu_s": spread([cpu for cpu, _ in own]),
+            "images_per_s": spread([wall for _, wall in own]),
+            "of_bare_per_cpu_s": spread([a[0] / b[0] for a, b in pairs]),
+            "of_bare_per_s": spread([a[1] / b[1] for a, b in pairs]),
         }
-    return found
+    return figures
 
 
-def spread(values: list[float]) -> list[float]:
-    """Median, smallest, largest."""
-    return [round(of, 3) for of in (statistics.median(values), min(values), max(values))]
-
-
-def profile(folder: Path, place: Path) -> None:
-    """Where the time of a pack with one worker goes."""
-    watched = cProfile.Profile()
-    watched.runcall(pack, folder, place / "profiled", shard_images=SHARD_IMAGES, workers=1)
-    pstats.Stats(watched).sort_stats("tottime").print_stats(30)
+def profile(folder: Path, root: Path) -> None:
+    """Print where a pack with one worker spends its time."""
+    profiler = cProfile.Profile()
+    profiler.runcall(pack, folder, root / "profiled", shard_images=SHARD_IMAGES, workers=1)
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
 
 
 def main() -> None:
@@ -166,21 +156,21 @@ def main() -> None:
     parser.add_argument("--enlarge", type=int, default=0, metavar="PIXELS")
     parser.add_argument("--images", type=int, default=0, dest="most", metavar="N")
     parser.add_argument("--profile", action="store_true")
-    given = parser.parse_args()
-    # OpenCV's own threads would blur whose time is whose.
+    flags = parser.parse_args()
+    # OpenCV's threads would be counted in both.
     cv2.setNumThreads(0)
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        folder = class_folder(given.images, place, given.most)
-        if given.enlarge:
-            enlarge(folder, given.enlarge)
-        if given.profile:
-            profile(folder, place)
+        root = Path(name)
+        folder = class_folder(flags.images, root, flags.most)
+        if flags.enlarge:
+            enlarge(folder, flags.enlarge)
+        if flags.profile:
+            profile(folder, root)
             return
         packages = ("simplejpeg", "opencv-python-headless", "pillow", "pyarrow")
         facts = {"python": platform.python_version(), "cores": os.cpu_count()}
         print(json.dumps(facts | {name: version(name) for name in packages}))
-        for name, row in compare(folder, place, given.rounds).items():
+        for name, row in compare(folder, root, flags.rounds).items():
             print(f"{name}: {json.dumps(row)}", flush=True)
 
 

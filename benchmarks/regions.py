@@ -1,13 +1,13 @@
-"""What decoding only the crop brings: images per CPU-second of the loader.
+"""The gain of decoding only the crop: images per CPU-second of the loader.
 
     python benchmarks/regions.py IMAGES [--images 300] [--rounds 60] [--rows 1 2 4 8]
 
-IMAGES is a folder of photographs, or a tar of them. They are stored as they are, with the longer
-side at 500 pixels and with the shorter side at 256 (quality 90), without and with restart markers.
-Each store is read whole, by its markers, and with the compiled extra where it is installed. Rounds
-of one batch of 50 are interleaved; a ratio is taken within its round, to the store without markers
-read whole; the spread is from the lower to the upper quartile. CPU time counts user and system
-time of all threads.
+IMAGES is a folder of photographs, or a tar of them. They are stored unchanged, with the longer side
+at 500 pixels and with the shorter side at 256 (quality 90), without and with restart markers. Each
+store is decoded in full, by its markers, and with the compiled extra where it is installed. Rounds
+of one batch of 50 are interleaved. A ratio is computed within its round, to full decodes of the
+store without markers. The spread is from the lower to the upper quartile. CPU time is user and
+system time of all threads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,11 +27,12 @@ import simplejpeg
 from PIL import Image
 
 from compare.sets import class_folder
+from figures import quartiles, spread
 from packing import cpu_s
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.images.encode import Storage
 from stoker.data.images.jpeg import encode_jpeg
-from stoker.data.loading import render as decode
+from stoker.data.loading import render
 from stoker.data.loading.crops import View
 from stoker.data.loading.loader import Loader
 from stoker.data.loading.order import Order
@@ -41,7 +41,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline
 
 BATCH = 50
-EXTRA = decode.decode_region
+EXTRA = render.decode_region
 TRAINING = View(crop="resized", crop_scale=0.08, hflip=True)
 CASES = {
     "originals, 224 px crops": ("originals", TRAINING, 224),
@@ -52,10 +52,10 @@ CASES = {
     "shorter side 256, 160 px crops": ("shorter 256", TRAINING, 160),
     "shorter side 256, 224 px validation": ("shorter 256", View(), 224),
 }
-Rounds = list[float]
+Rates = list[float]
 
 
-def shrunk(pixels: decode.Pixels, store: str) -> decode.Pixels:
+def shrunk(pixels: render.Pixels, store: str) -> render.Pixels:
     height, width = pixels.shape[:2]
     longer = store == "longer 500"
     share = 500 / max(height, width) if longer else 256 / min(height, width)
@@ -65,9 +65,9 @@ def shrunk(pixels: decode.Pixels, store: str) -> decode.Pixels:
     return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def packed(files: list[Path], store: str, rows: int, place: Path) -> SplitIndex:
-    """A set whose members are the very bytes that this store would hold."""
-    folder = place / f"{store}-{rows}" / "train" / "all"
+def packed(files: list[Path], store: str, rows: int, root: Path) -> SplitIndex:
+    """A set that stores exactly these bytes: encoded here, kept by the pack."""
+    folder = root / f"{store}-{rows}" / "train" / "all"
     folder.mkdir(parents=True)
     for file in files:
         data = file.read_bytes()
@@ -77,7 +77,7 @@ def packed(files: list[Path], store: str, rows: int, place: Path) -> SplitIndex:
         (folder / file.name).write_bytes(data)
     out = pack(
         folder.parents[1],
-        place / f"packed-{store}-{rows}",
+        root / f"packed-{store}-{rows}",
         storage=Storage(codec="original"),
         val_share=0,
     )
@@ -85,49 +85,50 @@ def packed(files: list[Path], store: str, rows: int, place: Path) -> SplitIndex:
 
 
 def batches(split: SplitIndex, view: View, size: int, extra: object) -> Callable[[], int]:
-    """Reads one more batch each time it is called: the same samples and crops for each reader."""
+    """A function that reads the next batch at each call; all readers get the same samples and
+    crops."""
     order = Order(split.shard_sizes, "benchmark", seed=0)
     plan = Timeline.of(Recipe(epochs=1000, batch_size=BATCH, image_size=size), len(split)).batches()
     loader = Loader(split, order, view, threads=1)
 
     def batch() -> int:
-        decode.decode_region = extra
+        render.decode_region = extra
         return sum(len(loaded.images) for loaded in loader.batches(islice(plan, 1)))
 
     return batch
 
 
 def race(runners: dict[str, Callable[[], int]], rounds: int) -> dict[str, dict[str, object]]:
-    """Images per CPU-second of each, and its ratio to the first within each round."""
-    rates: dict[str, Rounds] = {name: [] for name in runners}
+    """Images per CPU-second of each runner, and its ratio to the first within each round."""
+    rates: dict[str, Rates] = {name: [] for name in runners}
     names = list(runners)
     for number in range(rounds + 1):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             began = cpu_s()
             images = runners[name]()
-            if number:  # the first round warms caches
+            if number:  # the first round fills caches
                 rates[name].append(images / (cpu_s() - began))
     return {name: summary(rates[name], rates[names[0]]) for name in names}
 
 
-def summary(rates: Rounds, reference: Rounds) -> dict[str, object]:
+def summary(rates: Rates, reference: Rates) -> dict[str, object]:
     ratios = [rate / other for rate, other in zip(rates, reference, strict=True)]
-    lower, _, upper = statistics.quantiles(ratios)
+    quarters = quartiles(ratios, 3)
     return {
-        "images_per_cpu_s": round(statistics.median(rates)),
-        "ratio": round(statistics.median(ratios), 3),
-        "spread": [round(lower, 3), round(upper, 3)],
+        "images_per_cpu_s": round(spread(rates)[0]),
+        "ratio": quarters["median"],
+        "spread": [quarters["quarter"], quarters["three_quarters"]],
     }
 
 
 def readers(splits: dict[int, SplitIndex], view: View, size: int) -> dict[str, Callable[[], int]]:
-    made = {}
+    runners = {}
     for rows, split in splits.items():
         store = f"markers each {rows}" if rows else "no markers"
-        made[store] = batches(split, view, size, None)
+        runners[store] = batches(split, view, size, None)
         if EXTRA is not None:
-            made[f"{store}, extra"] = batches(split, view, size, EXTRA)
-    return made
+            runners[f"{store}, extra"] = batches(split, view, size, EXTRA)
+    return runners
 
 
 def whole_decodes(splits: dict[int, SplitIndex]) -> dict[str, Callable[[], int]]:
@@ -136,7 +137,7 @@ def whole_decodes(splits: dict[int, SplitIndex]) -> dict[str, Callable[[], int]]
 
         def run() -> int:
             for sample in islice(samples, BATCH):
-                simplejpeg.decode_jpeg(split.bytes_of(sample), buffer=decode.scratch(1 << 22))
+                simplejpeg.decode_jpeg(split.bytes_of(sample), buffer=render.scratch(1 << 22))
             return BATCH
 
         return run
@@ -149,10 +150,10 @@ def encodings(files: list[Path], rows: list[int]) -> dict[str, Callable[[], int]
         shrunk(np.asarray(Image.open(file).convert("RGB")), "longer 500") for file in files[:BATCH]
     ]
 
-    def writer(each: int) -> Callable[[], int]:
-        return lambda: len([encode_jpeg(pixels, 90, each) for pixels in pictures])
+    def writer(count: int) -> Callable[[], int]:
+        return lambda: len([encode_jpeg(pixels, 90, count) for pixels in pictures])
 
-    return {f"markers each {each}": writer(each) for each in rows}
+    return {f"markers each {count}": writer(count) for count in rows}
 
 
 def main() -> None:
@@ -161,23 +162,23 @@ def main() -> None:
     parser.add_argument("--images", dest="most", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8])
-    given = parser.parse_args()
+    flags = parser.parse_args()
     began = time.monotonic()
-    rows = [0, *given.rows]
+    rows = [0, *flags.rows]
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        files = sorted((class_folder(given.images, place) / "train" / "all").iterdir())
-        files = files[: given.most // BATCH * BATCH]
-        stores = {"originals": {0: packed(files, "originals", 0, place)}}
+        root = Path(name)
+        files = sorted((class_folder(flags.images, root) / "train" / "all").iterdir())
+        files = files[: flags.most // BATCH * BATCH]
+        stores = {"originals": {0: packed(files, "originals", 0, root)}}
         for store in ("longer 500", "shorter 256"):
-            stores[store] = {each: packed(files, store, each, place) for each in rows}
+            stores[store] = {count: packed(files, store, count, root) for count in rows}
         for case, (store, view, size) in CASES.items():
-            show(case, race(readers(stores[store], view, size), given.rounds))
+            show(case, race(readers(stores[store], view, size), flags.rounds))
         for store in ("longer 500", "shorter 256"):
-            show(f"{store}, whole decode", race(whole_decodes(stores[store]), given.rounds))
-            sizes = {each: int(split.length.mean()) for each, split in stores[store].items()}
+            show(f"{store}, whole decode", race(whole_decodes(stores[store]), flags.rounds))
+            sizes = {count: int(split.length.mean()) for count, split in stores[store].items()}
             print(f"{store}, bytes an image by rows a marker: {json.dumps(sizes)}", flush=True)
-        show("encoding, longer side 500", race(encodings(files, rows), given.rounds // 6))
+        show("encoding, longer side 500", race(encodings(files, rows), flags.rounds // 6))
     print(f"took {time.monotonic() - began:.0f} s")
 
 

@@ -1,11 +1,11 @@
-"""What checkpoints cost at the default interval.
+"""The cost of checkpoints at the default interval.
 
     python benchmarks/saving.py [--model resnet18] [--minutes 6]
 
-Trains in a process of its own, as a user would, on small images made for it, with every key that
-concerns saving at its default. Then adds up, from the run's own events, the time that training
-waited for saves and the time that a core was busy with them beside it; the sum is the most that
-saving can have taken away.
+Trains in a separate process, as a user would, on small generated images, with every key that
+concerns saving at its default. Then adds up, from the run's events, the time that training waited
+for saves and the time that a core worked on them at the same time. The sum is the most that saving
+can have cost.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def pictures(folder: Path) -> Path:
 def train(data: Path, run: Path, model: str, minutes: float) -> None:
     flags = f"--model {model} --image-size {SIDE} --batch-size 32 --epochs 10000 --eval-every 10000"
     limit = f"--time-limit {60 * minutes:g}"
-    words = ["train", str(data), "--run", str(run), *flags.split(), *limit.split()]
-    done = subprocess.run([sys.executable, "-m", "stoker", *words], check=False)
+    command = ["train", str(data), "--run", str(run), *flags.split(), *limit.split()]
+    done = subprocess.run([sys.executable, "-m", "stoker", *command], check=False)
     if done.returncode != 75:
-        raise SystemExit(f"training ended with {done.returncode}, not with its time limit")
+        raise SystemExit(f"training ended with code {done.returncode}, not 75 (its time limit)")
 
 
 def cost(run: Run) -> dict[str, object]:
@@ -51,7 +51,7 @@ def cost(run: Run) -> dict[str, object]:
     steps, saves = run.merged("step"), run.merged("checkpoint")
     interval = [event for event in run.events() if event["kind"] == "interval"]
     wall_s = sum(sum(step["parts"].values()) for step in steps)
-    # The last save is the stop's own: no interval asked for it.
+    # The last save belongs to the stop, not to the interval.
     regular = saves[:-1]
     blocked_s = sum(save["blocked_s"] for save in regular)
     busy_s = sum(save["busy_s"] for save in regular)
@@ -71,13 +71,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--minutes", type=float, default=6.0)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place)
+    flags = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
         storage = Storage(codec="raw")
         data = pack(pictures(root / "pictures"), root / "packed", storage=storage)
-        train(data, root / "run", asked.model, asked.minutes)
-        print(json.dumps({"model": asked.model, **cost(Run(root / "run"))}, indent=1))
+        train(data, root / "run", flags.model, flags.minutes)
+        print(json.dumps({"model": flags.model, **cost(Run(root / "run"))}, indent=1))
 
 
 if __name__ == "__main__":

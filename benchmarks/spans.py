@@ -1,13 +1,13 @@
-"""What measuring costs: our loop with its spans, probes and watch, against the same loop without.
+"""The cost of measuring: our loop with spans, sampler and verdicts against the same loop without.
 
     python benchmarks/spans.py [--model resnet18] [--steps 200] [--torch-threads 1]
 
-Both loops train the same network on the same synthetic images in one process and take turns step
-by step, the first one now ahead and now behind. Without measuring there are no spans, no marks of
-the CPU, no figures in the events, no watch. The sampler's thread cannot take turns: its CPU time is
-left out of every step and added at the end, as the share of the time that it is. Events are written
-every step, so that each bears the cost of its own. Medians and quartiles are of pairs of steps;
-what comes now and then (a probe, a verdict) is in the sums. A cost of 0.01 is 1 % of a step.
+Both loops train the same model on the same synthetic images in one process. They take turns step by
+step; which of them comes first alternates. The loop without measuring has no spans, no CPU times,
+no figures in its events and no verdicts. The sampler's thread cannot take turns: its CPU time is
+left out of every step and added at the end, as a share of the whole time. Events are written every
+step, so that each step pays for its own. Medians and quartiles are of pairs of steps; rare work (a
+sample, a verdict) is in the sums only. A cost of 0.01 is 1 % of a step.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from figures import quartiles
 from loop import CLASSES, build_loop
 from stoker.data.loading.loader import Loaded
 from stoker.recipe.recipe import Recipe
 from stoker.train.attempt.loop import Loop
-from stoker.train.records import step_log as steplog
+from stoker.train.records import step_log
 from stoker.train.records.verdicts import STEPS_BEFORE_TRIAL
 
 WARM_UP = STEPS_BEFORE_TRIAL + 5
-"""The trial of a larger batch comes once in the life of a run: it is over by then."""
+"""Steps left out: by then the trial of a larger batch, made once in a run, is over."""
 
 
 class NoLap:
-    """Nothing was measured."""
+    """A lap without measurements."""
 
     def parts(self) -> dict[str, float]:
         return {}
@@ -46,7 +47,7 @@ class NoLap:
 
 
 class NoSpans:
-    """Does nothing, in the place of spans."""
+    """Replaces spans and does nothing."""
 
     now = "other"
     _nothing: AbstractContextManager[None] = nullcontext()
@@ -60,8 +61,8 @@ class NoSpans:
         return NoLap()
 
 
-def build(recipe: Recipe, steps: int, place: Path, measured: bool) -> Loop:
-    loop, _ = build_loop(recipe, steps, place)
+def build(recipe: Recipe, steps: int, folder: Path, measured: bool) -> Loop:
+    loop, _ = build_loop(recipe, steps, folder)
     if not measured:
         loop.watch.close()
         loop.watch = lambda: None  # type: ignore[assignment]
@@ -75,16 +76,16 @@ def batches(loop: Loop) -> Iterator[Loaded]:
     shape = (recipe.batch_size, recipe.image_size, recipe.image_size, 3)
     images = draw.integers(0, 256, shape, dtype=np.uint8)
     labels, numbers = draw.integers(0, CLASSES, recipe.batch_size), np.arange(recipe.batch_size)
-    spent = [(0.001, 0.002, 0.002, 0.001)]
+    seconds = [(0.001, 0.002, 0.002, 0.001)]
     for batch in loop.timeline.batches():
-        yield Loaded(batch, images, labels, numbers, numbers * 0, spent=spent)
+        yield Loaded(batch, images, labels, numbers, numbers * 0, chunk_seconds=seconds)
 
 
-def one_step(loop: Loop, coming: Iterator[Loaded]) -> None:
-    """What the loop does over and over."""
+def one_step(loop: Loop, loader: Iterator[Loaded]) -> None:
+    """One turn of the training loop."""
     loop.between_steps()
     with loop.spans("data"):
-        loaded = next(coming)
+        loaded = next(loader)
     loop.train_on(loaded)
 
 
@@ -98,52 +99,51 @@ def sampler_cpu_s(loop: Loop) -> float:
 
 def measure(recipe: Recipe, steps: int, torch_threads: int = 0) -> dict[str, float]:
     """The cost of measuring, as a share of a step and in microseconds."""
-    steplog.STEPS_BETWEEN_READS = 1
-    seen: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-    with tempfile.TemporaryDirectory() as folder:
-        places = {True: Path(folder, "on"), False: Path(folder, "off")}
-        loops = {on: build(recipe, steps + WARM_UP, places[on], on) for on in places}
+    step_log.STEPS_BETWEEN_READS = 1
+    costs: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory() as name:
+        folders = {True: Path(name, "on"), False: Path(name, "off")}
+        loops = {on: build(recipe, steps + WARM_UP, folders[on], on) for on in folders}
         if torch_threads:
             torch.set_num_threads(torch_threads)
-        coming = {on: batches(loop) for on, loop in loops.items()}
+        loaders = {on: batches(loop) for on, loop in loops.items()}
         began, sampler_began = time.perf_counter(), sampler_cpu_s(loops[True])
         for number in range(steps + WARM_UP):
             for on in (True, False) if number % 2 else (False, True):
                 before = clocks(loops[True])
-                one_step(loops[on], coming[on])
+                one_step(loops[on], loaders[on])
                 after = clocks(loops[True])
-                seen[on].append((after[0] - before[0], after[1] - before[1]))
+                costs[on].append((after[0] - before[0], after[1] - before[1]))
         wall = time.perf_counter() - began
         sampler = (sampler_cpu_s(loops[True]) - sampler_began) / wall
         loops[True].watch.close()
         for loop in loops.values():
             loop.watchdog.close()
             loop.events.close()
-    return summary(seen[True][WARM_UP:], seen[False][WARM_UP:], sampler)
+    return summary(costs[True][WARM_UP:], costs[False][WARM_UP:], sampler)
 
 
 def clocks(loop: Loop) -> tuple[float, float]:
-    """Wall time, and CPU time of everybody but the sampler."""
+    """Wall time, and CPU time of all threads except the sampler."""
     return time.perf_counter(), time.process_time() - sampler_cpu_s(loop)
 
 
 def summary(
     on: list[tuple[float, float]], off: list[tuple[float, float]], sampler: float
 ) -> dict[str, float]:
-    found: dict[str, Any] = {"steps": len(on), "sampler_of_a_core": round(sampler, 5)}
-    for place, clock in enumerate(("wall", "cpu")):
-        pairs = [(a[place], b[place]) for a, b in zip(on, off, strict=True)]
-        usual = statistics.median(without for _, without in pairs)
-        added = statistics.quantiles((measured - without for measured, without in pairs), n=4)
-        found[f"{clock}_ms_without"] = round(1000 * usual, 3)
-        for name, seconds in zip(("quarter", "median", "three_quarters"), added, strict=True):
-            found[f"{clock}_added_us_{name}"] = round(1e6 * seconds, 1)
-        found[f"{clock}_cost_median"] = round(added[1] / usual, 5)
+    figures: dict[str, Any] = {"steps": len(on), "sampler_of_a_core": round(sampler, 5)}
+    for column, clock in enumerate(("wall", "cpu")):
+        pairs = [(a[column], b[column]) for a, b in zip(on, off, strict=True)]
+        usual_s = statistics.median(without for _, without in pairs)
+        added_us = quartiles([1e6 * (measured - without) for measured, without in pairs], 1)
+        figures[f"{clock}_ms_without"] = round(1000 * usual_s, 3)
+        figures |= {f"{clock}_added_us_{name}": value for name, value in added_us.items()}
+        figures[f"{clock}_cost_median"] = round(added_us["median"] / 1e6 / usual_s, 5)
         whole = sum(measured for measured, _ in pairs) / sum(without for _, without in pairs)
-        found[f"{clock}_cost_sum"] = round(whole - 1, 5)
-    busy = found["cpu_ms_without"] / found["wall_ms_without"]
-    found["cost"] = round(found["cpu_cost_median"] + sampler / busy, 5)
-    return found
+        figures[f"{clock}_cost_sum"] = round(whole - 1, 5)
+    cores = figures["cpu_ms_without"] / figures["wall_ms_without"]
+    figures["cost"] = round(figures["cpu_cost_median"] + sampler / cores, 5)
+    return figures
 
 
 def main() -> None:
@@ -152,16 +152,18 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--torch-threads", type=int, default=0, help="0: as a run has [0]")
-    given = parser.parse_args()
+    parser.add_argument(
+        "--torch-threads", type=int, default=0, help="0: the number that a run uses [0]"
+    )
+    flags = parser.parse_args()
     recipe = Recipe(
-        model=given.model,
-        image_size=given.image_size,
-        batch_size=given.batch_size,
+        model=flags.model,
+        image_size=flags.image_size,
+        batch_size=flags.batch_size,
         epochs=1,
         checkpoint_interval=3600.0,
     )
-    print(json.dumps(measure(recipe, given.steps, given.torch_threads), indent=1))
+    print(json.dumps(measure(recipe, flags.steps, flags.torch_threads), indent=1))
 
 
 if __name__ == "__main__":

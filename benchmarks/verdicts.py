@@ -1,11 +1,12 @@
-"""Something wrong in each way that has a name, and what is said about it.
+"""The verdict on each fault that has a name.
 
     python benchmarks/verdicts.py [--write docs/verdict.md]
 
 Runs the rows of tests/chaos/verdicts.toml, and some that are no faults, and prints the verdict on
-each; with --write also between the marks of a document. A row that neighbours on shared cores have
-spoilt is run again, and ends the program if it never comes right. Twenty of each, counted: `pytest
-tests/chaos/test_verdicts.py --whole`.
+each. With --write they are also written between the marks of a document. Other programs on shared
+cores may disturb a row: it is run again, at most five times, and the program stops where none of
+them gives the expected verdict. `pytest tests/chaos/test_verdicts.py --whole` runs each row twenty
+times.
 """
 
 from __future__ import annotations
@@ -34,42 +35,42 @@ BEGIN, END = "<!-- examples -->\n", "<!-- end of examples -->"
 
 
 def verdict_on(row: Row, bench: Bench, cluster: Cluster | None) -> list[str]:
-    """What is said about a row, once it is right."""
+    """The lines of the expected verdict on a row. Stops the program where it never comes."""
     for _ in range(TRIES):
-        found = bench.outcome(row, lambda: cluster)  # type: ignore[arg-type,return-value]
-        if found.names(row):
-            return found.verdict.lines()
-    raise SystemExit(f"{row.name}: {found.verdict.limit} in the last of {TRIES} runs")
+        outcome = bench.outcome(row, lambda: cluster)  # type: ignore[arg-type,return-value]
+        if outcome.names(row):
+            return outcome.verdict.lines()
+    raise SystemExit(f"{row.name}: {outcome.verdict.limit} in the last of {TRIES} runs")
 
 
-def told(row: Row, lines: list[str]) -> str:
-    words = "\n".join(f"    {line}" for line in lines)
-    return f"**{row.name}**: {row.limit}\n\n{words}\n\n"
+def markdown(row: Row, lines: list[str]) -> str:
+    text = "\n".join(f"    {line}" for line in lines)
+    return f"**{row.name}**: {row.limit}\n\n{text}\n\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", type=Path)
-    given = parser.parse_args()
+    flags = parser.parse_args()
     trainers, text = Trainers(), ""
     cluster = None if missing() else Cluster(2)
     try:
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as name:
             folder = image_folder(
-                Path(place) / "photos", classes=4, images=IMAGES // 4, val=50, size=(160, 130)
+                Path(name) / "photos", classes=4, images=IMAGES // 4, val=50, size=(160, 130)
             )
-            bench = Bench(trainers, pack(folder, Path(place) / "packed", workers=1), Path(place))
+            bench = Bench(trainers, pack(folder, Path(name) / "packed", workers=1), Path(name))
             for row in [*ROWS, *MORE]:
                 if not row.rate or cluster:
-                    text += told(row, verdict_on(row, bench, cluster))
+                    text += markdown(row, verdict_on(row, bench, cluster))
     finally:
         trainers.close()
         if cluster:
             cluster.remove()
     print(text)
-    if given.write:
-        before, rest = given.write.read_text().split(BEGIN)
-        given.write.write_text(f"{before}{BEGIN}\n{text}{END}{rest.split(END)[1]}")
+    if flags.write:
+        before, rest = flags.write.read_text().split(BEGIN)
+        flags.write.write_text(f"{before}{BEGIN}\n{text}{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python benchmarks/walk.py [--files 1000000] [--classes 1000] [--place FOLDER]
 
-Makes a folder of empty files with images' names, waits until its folders count as settled, and
-starts twice, each in a process of its own: the first lists every folder and keeps what it found;
-the second reads what was kept. Folder listings are counted by an audit hook and, where strace is
-installed, by the kernel's own calls.
+Makes a folder of empty files named as images, waits until its folders are old enough to be cached,
+and lists them twice, each time in a separate process: the first start lists every folder and writes
+a cache; the second reads the cache. Folder listings are counted by an audit hook and, where strace
+is installed, by system calls.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ print(json.dumps({
 
 def make(root: Path, files: int, classes: int) -> float:
     began = time.perf_counter()
-    each = -(-files // classes)
+    per_class = -(-files // classes)
     for label in range(classes):
         folder = root / f"n{label:08d}"
         folder.mkdir(parents=True)
-        for number in range(label * each, min((label + 1) * each, files)):
+        for number in range(label * per_class, min((label + 1) * per_class, files)):
             (folder / f"n{label:08d}_{number:08d}.jpg").touch()
     return time.perf_counter() - began
 
 
 def start(root: Path, cache: Path) -> dict[str, object]:
-    """One start in a process of its own."""
-    words = [sys.executable, "-c", START, str(root), str(cache)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    """The figures of one start in a separate process."""
+    command = [sys.executable, "-c", START, str(root), str(cache)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    figures: dict[str, object] = json.loads(done.stdout)
+    return figures
 
 
 def directory_calls(root: Path, cache: Path) -> int | None:
-    """Directory calls below the root of one more start, as the kernel saw them."""
+    """System calls of one more start that list folders below the root; None without strace."""
     if shutil.which("strace") is None:
         return None
     with tempfile.NamedTemporaryFile("r") as log:
-        watched = ["strace", "-f", "-y", "-e", "trace=getdents64", "-o", log.name]
-        words = [*watched, sys.executable, "-c", START, str(root), str(cache)]
-        subprocess.run(words, capture_output=True, check=True)
+        strace = ["strace", "-f", "-y", "-e", "trace=getdents64", "-o", log.name]
+        command = [*strace, sys.executable, "-c", START, str(root), str(cache)]
+        subprocess.run(command, capture_output=True, check=True)
         return len(re.findall(rf"<{re.escape(str(root))}[/>]", log.read()))
 
 
@@ -85,11 +85,11 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--place", default=None, help="where to make the folder [a temporary one]")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=given.place) as name:
+    flags = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=flags.place) as name:
         root, cache = Path(name).resolve() / "images", Path(name) / "walk.parquet"
-        print(f"made in {make(root, given.files, given.classes):.0f} s", flush=True)
-        time.sleep(4)  # folders that were changed just now are not kept
+        print(f"made in {make(root, flags.files, flags.classes):.0f} s", flush=True)
+        time.sleep(4)  # folders that were changed very recently are not cached
         print("first start ", json.dumps(start(root, cache)), flush=True)
         print("kept        ", cache.stat().st_size if cache.exists() else None, "bytes")
         print("second start", json.dumps(start(root, cache)), flush=True)

@@ -1,4 +1,5 @@
-"""Rounds to figures, figures to Markdown. Ratios are made within a round, never across rounds."""
+"""Figures and Markdown tables of the rounds. Ratios are computed within a round, never across
+rounds."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 
 from compare.rounds import Row
 from compare.sets import Variant
+from figures import spread_text
 from stoker.host.limits import usable_cores
 
 
@@ -28,32 +30,25 @@ def machine() -> dict[str, Any]:
     }
 
 
-def machine_line(found: dict[str, Any]) -> str:
+def machine_line(facts: dict[str, Any]) -> str:
     return (
-        f"{found['cpu']}, {found['cores']} cores used, Linux {found['kernel']}, "
-        f"Python {found['python']}, load average at the start {found['load_average']}"
+        f"{facts['cpu']}, {facts['cores']} cores used, Linux {facts['kernel']}, "
+        f"Python {facts['python']}, load average at the start {facts['load_average']}"
     )
 
 
 def per_cpu_s(row: Row) -> list[float]:
-    return [found["images"] / found["cpu_s"] for found in row.rounds]
+    return [figures["images"] / figures["cpu_s"] for figures in row.rounds]
 
 
 def per_s(row: Row) -> list[float]:
-    return [found["images"] / found["wall_s"] for found in row.rounds]
+    return [figures["images"] / figures["wall_s"] for figures in row.rounds]
 
 
 def ratios(row: Row, other: Row | None) -> list[float]:
     if other is None or other.failed or row.failed:
         return []
     return [a / b for a, b in zip(per_cpu_s(row), per_cpu_s(other), strict=True)]
-
-
-def spread(values: list[float], digits: int) -> str:
-    if not values:
-        return "-"
-    middle, least, most = statistics.median(values), min(values), max(values)
-    return f"{middle:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})"
 
 
 def table(variant: Variant, rows: list[Row]) -> list[str]:
@@ -72,24 +67,28 @@ def table(variant: Variant, rows: list[Row]) -> list[str]:
         to_limit = ratios(row, known.get(variant.limit))
         digits = 3 if variant.raw else 2
         limit = f"{statistics.median(to_limit):.{digits}f}" if to_limit else "-"
-        ratio = spread(ratios(row, known.get(variant.reference)), digits)
+        ratio = spread_text(ratios(row, known.get(variant.reference)), digits)
         rate = f"{statistics.median(per_s(row)):.0f}"
-        lines.append(f"| {row.title} | {spread(per_cpu_s(row), 0)} | {rate} | {ratio} | {limit} |")
+        lines.append(
+            f"| {row.title} | {spread_text(per_cpu_s(row), 0)} | {rate} | {ratio} | {limit} |"
+        )
     return [*lines, ""]
 
 
 def versions(rows: list[Row]) -> list[str]:
-    """Each package once, with the peers' own version where an environment has another."""
-    found: dict[str, set[str]] = {}
+    """Each package once, with all versions where environments differ."""
+    packages: dict[str, set[str]] = {}
     for row in rows:
         for package, version in row.versions.items():
-            found.setdefault(package, set()).add(version)
-    shown = [f"{package} {' and '.join(sorted(each))}" for package, each in sorted(found.items())]
-    return [f"Versions: {', '.join(shown)}.", ""]
+            packages.setdefault(package, set()).add(version)
+    texts = [
+        f"{name} {' and '.join(sorted(numbers))}" for name, numbers in sorted(packages.items())
+    ]
+    return [f"Versions: {', '.join(texts)}.", ""]
 
 
 def raw(variant: Variant, rows: list[Row]) -> dict[str, Any]:
-    """All rounds and what the table is made of."""
+    """All rounds, and the figures of the table."""
     known = {row.name: row for row in rows}
     return {
         row.name: {

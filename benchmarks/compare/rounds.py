@@ -1,8 +1,8 @@
-"""Peers as processes, and rounds that take turns.
+"""Peers as processes, and their alternating rounds.
 
-Invariants: round n of every peer is over before round n + 1 of any begins, so that all see the same
-machine; a peer that fails is left out from then on and keeps its reason; all processes that were
-started are ended, with their own workers, whatever happens.
+Invariants: round n of every peer ends before round n + 1 of any begins, so that all run under the
+same load of the machine. A peer that fails is left out from then on; its row says why. All started
+processes and their workers are ended, whatever happens.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ROUND_S = 300
 
 
 class Failed(Exception):
-    """Why a peer gave no answer, in one line."""
+    """The reason why a peer did not answer, in one line."""
 
 
 @dataclass
 class Row:
-    """What became of one peer."""
+    """The results of one peer."""
 
     name: str
     rounds: list[dict[str, float]] = field(default_factory=list)
@@ -50,13 +50,13 @@ class Process:
     def __init__(self, python: Path, name: str, job: Job, log: Path) -> None:
         script = TABLE["peers"][name].get("script", name)
         paths = [str(PEERS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        # Locks and caches that a package leaves behind are taken away with our own folder.
-        left_behind = log.with_suffix(".tmp")
-        left_behind.mkdir()
+        # Locks and caches that a package leaves behind are removed with our temporary folder.
+        temporary = log.with_suffix(".tmp")
+        temporary.mkdir()
         variables = {
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONWARNINGS": "ignore",
-            "TMPDIR": str(left_behind),
+            "TMPDIR": str(temporary),
         }
         self.log = log
         with log.open("wb") as errors:
@@ -78,20 +78,21 @@ class Process:
             self.process.wait()
             lines = self.log.read_text("utf-8", "replace").strip().splitlines()
             raise Failed((lines or [f"ended with code {self.process.returncode}"])[-1])
-        found: dict[str, Any] = json.loads(line)
-        if "failed" in found:
-            raise Failed(found["failed"])
-        return found
+        fields: dict[str, Any] = json.loads(line)
+        if "failed" in fields:
+            raise Failed(fields["failed"])
+        return fields
 
     def round(self) -> dict[str, float]:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # the answer tells why
+        with suppress(BrokenPipeError):  # the answer says why
             self.process.stdin.write(b"round\n")
             self.process.stdin.flush()
         return self.answer(ROUND_S)
 
     def close(self) -> None:
-        """Let it end by itself first: some peers have shared memory to take away."""
+        """End the process. It may end by itself first, because some peers must free shared
+        memory."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -103,15 +104,15 @@ class Process:
 
 
 def start(row: Row, job: Job, environments: Path | None) -> Process | None:
-    """A peer ready for its rounds; none, and a reason in its row, where it cannot be."""
-    place = Path(job.place)
-    place.mkdir(parents=True)
+    """A peer that is ready for its rounds; None, with the reason in its row, where it failed."""
+    folder = Path(job.place)
+    folder.mkdir(parents=True)
     process = None
     try:
         name = TABLE["peers"][row.name].get("environment")
         own = environments is not None and name is not None
         python = interpreter(name, environments) if own else Path(sys.executable)
-        process = Process(python, row.name, job, place.with_suffix(".log"))
+        process = Process(python, row.name, job, folder.with_suffix(".log"))
         row.versions = process.answer(PREPARE_S)["versions"]
         return process
     except (CannotInstall, Failed) as error:
@@ -126,13 +127,13 @@ def take_turns(
     jobs: dict[str, Job],
     rounds: int,
     environments: Path | None,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Fill the rows: one round to warm up, which is dropped, and `rounds` that count."""
+    """Fill the rows with `rounds` rounds; one more, before them, warms up and is dropped."""
     running: dict[str, Process] = {}
     try:
         for row in rows:
-            say(f"preparing {row.name}")
+            report(f"preparing {row.name}")
             if process := start(row, jobs[row.name], environments):
                 running[row.name] = process
         for number in range(rounds + 1):
@@ -140,13 +141,13 @@ def take_turns(
                 if row.name not in running:
                     continue
                 try:
-                    found = running[row.name].round()
+                    figures = running[row.name].round()
                     if number:
-                        row.rounds.append(found)
+                        row.rounds.append(figures)
                 except Failed as error:
                     row.failed = str(error)
                     running.pop(row.name).close()
-            say(f"round {number} of {rounds} is over")
+            report(f"round {number} of {rounds} is done")
     finally:
         for process in running.values():
             process.close()

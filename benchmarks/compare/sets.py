@@ -1,7 +1,7 @@
-"""What is loaded: the variants, and the sets that they read.
+"""The variants of the comparison, and the sets that they read.
 
-Invariants: a set is packed once, by `stoker.pack`; the peers read the same bytes: those of its
-shards, as files, in the order of its index.
+Invariants: a set is packed once, by `stoker.pack`. The peers read the bytes of its shards, as
+files, in the order of its index.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from stoker.data.sources.layout import IMAGE_SUFFIXES
 
 RAW_IMAGES = 20_000
 RAW_EPOCHS = {64: 6, 32: 12}
-"""Epochs of a round: enough for more than a second."""
+"""Epochs of a round by image size: enough for more than a second."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One table: a way of storing and a transform."""
+    """One table of the report: a way of storing and a transform."""
 
     title: str
     storage: Storage
     training: bool
     size: int
     reference: str
-    """The peer of ratio 1."""
+    """The peer that ratios are computed to."""
     limit: str
-    """The peer that ours can at best equal."""
+    """The peer that is the upper limit of ours."""
 
     @property
     def raw(self) -> bool:
@@ -70,44 +70,48 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class Stored:
-    """A set as it lies on disk: packed, and as files for the peers."""
+    """A set on disk: packed, and as files for the peers."""
 
     packed: Path
     files: Path
     images: int
 
 
-def class_folder(images: Path, place: Path) -> Path:
-    """All photographs below a folder, or in a tar, as one class folder."""
+def photographs_in(images: Path, root: Path) -> list[Path]:
+    """All photographs below a folder, or in a tar, which is extracted below `root`."""
     if images.is_file():
         with tarfile.open(images) as archive:
-            archive.extractall(place / "photographs", filter="data")
-        images = place / "photographs"
-    one = place / "folder" / "train" / "all"
-    one.mkdir(parents=True)
-    found = sorted(p for p in images.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-    for number, path in enumerate(found):
-        (one / f"{number:06d}{path.suffix.lower()}").symlink_to(path.resolve())
-    return place / "folder"
+            archive.extractall(root / "photographs", filter="data")
+        images = root / "photographs"
+    return sorted(path for path in images.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
-def synthetic(place: Path, images: int) -> Path:
-    """Photographs that are none: smooth colours and some noise, 500 x 375."""
-    place.mkdir()
+def class_folder(images: Path, root: Path) -> Path:
+    """Links to all photographs below a folder, or in a tar, as a folder of one class."""
+    folder = root / "folder" / "train" / "all"
+    folder.mkdir(parents=True)
+    for number, path in enumerate(photographs_in(images, root)):
+        (folder / f"{number:06d}{path.suffix.lower()}").symlink_to(path.resolve())
+    return root / "folder"
+
+
+def synthetic(folder: Path, images: int) -> Path:
+    """Generated images of 500 x 375 pixels: smooth colours and some noise."""
+    folder.mkdir()
     random = np.random.default_rng(0)
     for number in range(images):
         coarse = random.integers(0, 256, (6, 8, 3), dtype=np.uint8)
         pixels = cv2.resize(coarse, (500, 375), interpolation=cv2.INTER_CUBIC).astype(np.int16)
         pixels += random.integers(-12, 13, pixels.shape, dtype=np.int16)
         image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
-        image.save(place / f"{number:06d}.jpg", quality=90)
-    return place
+        image.save(folder / f"{number:06d}.jpg", quality=90)
+    return folder
 
 
-def tiles(folder: Path, place: Path, side: int, number: int) -> Path:
+def tiles(folder: Path, root: Path, side: int, number: int) -> Path:
     """Square parts of the photographs, shrunk to `side` pixels: a set of small images."""
-    one = place / "train" / "all"
-    one.mkdir(parents=True)
+    target = root / "train" / "all"
+    target.mkdir(parents=True)
     paths = sorted((folder / "train" / "all").iterdir())
     random = np.random.default_rng(0)
     shares = np.array_split(np.arange(number), len(paths))
@@ -119,17 +123,17 @@ def tiles(folder: Path, place: Path, side: int, number: int) -> Path:
             top, left = (random.integers(0, length - edge + 1) for length in pixels.shape[:2])
             cut = pixels[top : top + edge, left : left + edge]
             shrunk = cv2.resize(cut, (side, side), interpolation=cv2.INTER_AREA)
-            cv2.imwrite(str(one / f"{tile:06d}.bmp"), shrunk[..., ::-1])
-    return place
+            cv2.imwrite(str(target / f"{tile:06d}.bmp"), shrunk[..., ::-1])
+    return root
 
 
-def stored(variant: Variant, folder: Path, place: Path, raw_images: int = RAW_IMAGES) -> Stored:
-    """The set of a variant below `place`, made if another variant has not made it."""
+def stored(variant: Variant, folder: Path, root: Path, raw_images: int = RAW_IMAGES) -> Stored:
+    """The set of a variant below `root`, made unless another variant has already made it."""
     name = f"{variant.kind}-{variant.storage.max_side}"
-    packed, files = place / f"{name}-packed", place / f"{name}-files"
+    packed, files = root / f"{name}-packed", root / f"{name}-files"
     source = folder
     if variant.raw and not files.exists():
-        source = tiles(folder, place / f"{name}-tiles", variant.size, raw_images)
+        source = tiles(folder, root / f"{name}-tiles", variant.size, raw_images)
     if not files.exists():
         pack(source, packed, storage=variant.storage, val_share=0)
         as_files(packed, files)
@@ -137,13 +141,13 @@ def stored(variant: Variant, folder: Path, place: Path, raw_images: int = RAW_IM
 
 
 def as_files(packed: Path, files: Path) -> None:
-    """JPEGs as an ImageFolder; raw pixels as one array."""
+    """Write JPEGs as an ImageFolder, raw pixels as one array."""
     split = Dataset(packed).split("train")
-    one = files / "all"
-    one.mkdir(parents=True)
+    folder = files / "all"
+    folder.mkdir(parents=True)
     if split.codec != "raw":
         for number in range(len(split)):
-            (one / f"{number:06d}.jpg").write_bytes(split.bytes_of(number))
+            (folder / f"{number:06d}.jpg").write_bytes(split.bytes_of(number))
         return
     sides = (int(split.heights[0]), int(split.widths[0]), 3)
     pixels = np.empty((len(split), *sides), np.uint8)

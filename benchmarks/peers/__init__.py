@@ -1,6 +1,6 @@
-"""Image loaders to compare ours with: one file a loader, each run as a process of its own.
+"""Image loaders that ours is compared with: one file a loader, each run in a separate process.
 
-Invariants: a peer imports nothing of Stoker's (but `stoker.py` itself) and nothing of another
-peer's packages; it gets the same stored bytes as all others and prepares its own storage from them.
-They are run as `python -m peers.NAME`, so that a file may be called like the package it uses.
+Invariants: a peer imports nothing from Stoker (except `stoker.py`) and no other peer's packages.
+All peers get the same stored bytes and prepare their own storage from them. They are run as `python
+-m peers.NAME`, so that a file may have the name of the package it uses.
 """

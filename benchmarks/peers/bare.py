@@ -1,4 +1,4 @@
-"""The limit of a loader in Python on these codecs: threads, simplejpeg, cv2, bytes in memory."""
+"""The limit of a Python loader with these codecs: threads, simplejpeg, cv2, bytes in memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def prepare(job: Job) -> Callable[[], int]:
         batches = [order[at : at + job.batch] for at in range(0, len(order), job.batch)]
         making: list[list[Future[None]]] = []
         for turn, batch in enumerate(batches):
-            # Awkward: the next batch is begun before this one is waited for, into the other buffer.
+            # Note: the next batch begins, in the other buffer, before this one is awaited.
             making.append(begin(batch, turn))
             if turn:
                 [future.result() for future in making[turn - 1]]

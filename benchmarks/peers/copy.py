@@ -1,4 +1,4 @@
-"""The limit of loading raw pixels: images gathered from one array in memory into a batch."""
+"""The upper limit of loading raw pixels: images copied from one array in memory into a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peers.protocol import Job, serve
 
 
 def prepare(job: Job) -> Callable[[], int]:
-    # Awkward: neither moved nor mirrored; a copy is the least a loader must do.
+    # Note: nothing is shifted or mirrored; a copy is the least that a loader must do.
     pixels = np.load(Path(job.files) / "pixels.npy")
     batch = np.empty((job.batch, *pixels.shape[1:]), np.uint8)
     pool = ThreadPoolExecutor(job.cores)

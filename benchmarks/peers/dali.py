@@ -38,7 +38,7 @@ def pixels(job: Job) -> Any:
 
 
 def prepare(job: Job) -> Callable[[], int]:
-    # Awkward: a pipeline never ends; it works two batches ahead, into its next epoch.
+    # Note: a pipeline never ends; it works two batches ahead, into its next epoch.
     pipeline = pixels(job, batch_size=job.batch, num_threads=job.cores, device_id=None)
     pipeline.build()
     batches = len(job.stored()) // job.batch

@@ -15,8 +15,8 @@ from peers.protocol import Job, counted, serve
 
 
 def prepare(job: Job) -> Callable[[], int]:
-    # Awkward: it takes pixels and encodes them itself, so the JPEGs are not the very same bytes.
-    # Written from its documentation; where it was measured last it did not build.
+    # Note: it takes pixels and encodes them itself, so the stored bytes are not the same.
+    # Written from its documentation; it did not build where it was last measured.
     path = f"{job.place}/images.beton"
     fields = {
         "image": RGBImageField(write_mode="jpg", jpeg_quality=90),

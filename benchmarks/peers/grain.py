@@ -14,7 +14,7 @@ from peers.protocol import Job, counted, serve
 
 def prepare(job: Job) -> Callable[[], int]:
     path = f"{job.place}/images.array_record"
-    # Awkward: without group_size:1 a random read decompresses a whole group of records.
+    # Note: without group_size:1 a random read decompresses a whole group of records.
     writer = ArrayRecordWriter(path, "group_size:1,uncompressed")
     for stored in job.stored():
         writer.write(stored.read_bytes())

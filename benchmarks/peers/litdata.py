@@ -26,7 +26,7 @@ class Decoded(litdata.StreamingDataset):  # type: ignore[misc]
 
 
 def prepare(job: Job) -> Callable[[], int]:
-    # Awkward: chunks are dealt out to workers, so they must be many times as many.
+    # Note: each worker gets whole chunks, so there must be many more chunks than workers.
     litdata.optimize(
         fn=sample_of,
         inputs=[str(path) for path in job.stored()],

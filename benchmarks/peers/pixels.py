@@ -1,7 +1,7 @@
-"""JPEG bytes to one image by simplejpeg and OpenCV: what peers without a decoder of their own use.
+"""One image from JPEG bytes by simplejpeg and OpenCV, for peers without their own decoder.
 
-The same steps as ours: shrunk by a power of two while decoding if the crop allows it, cut, resized
-bilinearly, mirrored.
+The steps are those of our loader: shrink by a power of two while decoding if the crop allows it,
+cut, resize bilinearly, mirror.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def render(
     out: Any = None,
     buffer: Any = None,
 ) -> Any:
-    """One image of a batch, height x width x 3; into `out` where it is given."""
+    """One image of a batch, height x width x 3, written into `out` if there is one."""
     height, width = shape or simplejpeg.decode_jpeg_header(data)[:2]
     box = training_box(width, height) if training else centre_box(width, height, 0.875)
     scale = min(8, 1 << int(math.log2(max(min(box[2:]) // size, 1))))

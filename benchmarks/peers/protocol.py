@@ -1,12 +1,13 @@
-"""The peer's side: prepare once, then one epoch for each line 'round' on standard input.
+"""A peer's side of the comparison: prepare once, then run a round for each line 'round' on standard
+input.
 
     <- {"versions": {"torch": "2.15.0"}}                 storage is prepared
     -> round
     <- {"images": 1000, "cpu_s": 3.9, "wall_s": 2.0}     or {"failed": "why"}
 
-Invariants: CPU time is user and system time of this process and of all below it, living or ended.
-Work that a loader does ahead for its next epoch belongs to the round in which it is done: a round
-ends when the processes have come to rest. What packages print goes to standard error.
+Invariants: CPU time is user and system time of this process and of all its descendants, running or
+ended. Work that a loader does ahead for its next epoch counts in the round in which it is done: a
+round ends when all processes are idle. What packages print goes to standard error.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from pathlib import Path
 from typing import Any
 
 TICKS = os.sysconf("SC_CLK_TCK")
-LOOK_S = 0.05
+POLL_S = 0.05
 PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a peer is asked to do; paths as text, because it travels as JSON."""
+    """The task of a peer. Paths are strings, because it is passed as JSON."""
 
     files: str
     """A folder of class folders of the stored JPEGs."""
     packed: str
-    """The same as a packed set."""
+    """The same images as a packed set."""
     place: str
     """An empty folder for the peer's own storage."""
     training: bool
@@ -42,16 +43,17 @@ class Job:
     size: int
     cores: int
     epochs: int
-    """How often a round runs over the set."""
+    """Passes over the set in one round."""
     shows: tuple[str, ...]
-    """Packages whose versions are told."""
+    """Packages whose versions are reported."""
 
     def stored(self) -> list[Path]:
         return sorted(Path(self.files).glob("*/*.jpg"))
 
 
 def serve(prepare: Callable[[Job], Callable[[], int]]) -> None:
-    """Answer rounds until standard input ends. An epoch returns its number of images."""
+    """Run rounds until standard input ends. `prepare` returns a function that runs one epoch and
+    returns its number of images."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     job = Job(**json.loads(sys.argv[1]))
@@ -71,11 +73,12 @@ def serve(prepare: Callable[[Job], Callable[[], int]]) -> None:
 
 
 def counted(batch: Any, job: Job, kind: str = "uint8") -> int:
-    """The images of a batch, which must be what was asked for, channels first or last."""
+    """The number of images of a batch. Raises ValueError where its shape or type is wrong; channels
+    may be first or last."""
     number, *sides = batch.shape
     square = [job.size, job.size]
     if sides not in ([*square, 3], [3, *square]) or kind not in str(batch.dtype):
-        raise ValueError(f"a batch of {batch.dtype} {tuple(batch.shape)}")
+        raise ValueError(f"a batch has the wrong shape or type: {tuple(batch.shape)} {batch.dtype}")
     return int(number)
 
 
@@ -89,29 +92,29 @@ def version_of(package: str) -> str:
 def timed(epoch: Callable[[], int], epochs: int) -> dict[str, float]:
     wall, cpu = time.perf_counter(), cpu_s()
     images = sum(epoch() for _ in range(epochs))
-    rest_s, rest_cpu = at_rest()
-    return {"images": images, "cpu_s": rest_cpu - cpu, "wall_s": rest_s - wall}
+    idle_s, idle_cpu = wait_until_idle()
+    return {"images": images, "cpu_s": idle_cpu - cpu, "wall_s": idle_s - wall}
 
 
-def at_rest() -> tuple[float, float]:
-    """When nothing worked any more, and the CPU time by then."""
+def wait_until_idle() -> tuple[float, float]:
+    """The time at which all processes were idle, and the CPU time used until then."""
     give_up = time.perf_counter() + PATIENCE_S
     while True:
         now, before = time.perf_counter(), cpu_s()
-        time.sleep(LOOK_S)
-        # Looking itself costs a tick or so.
-        if cpu_s() - before < 0.4 * LOOK_S or now > give_up:
+        time.sleep(POLL_S)
+        # Reading the counters itself costs about a tick.
+        if cpu_s() - before < 0.4 * POLL_S or now > give_up:
             return now, before
 
 
 def cpu_s() -> float:
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    used = sum(use.ru_utime + use.ru_stime for use in own)
-    return used + sum(below(os.getpid())) / TICKS
+    ended = sum(use.ru_utime + use.ru_stime for use in own)
+    return ended + sum(ticks_below(os.getpid())) / TICKS
 
 
-def below(top: int) -> list[int]:
-    """CPU ticks of each living descendant, with those of its own ended children."""
+def ticks_below(top: int) -> list[int]:
+    """CPU ticks of each running descendant, including those of its ended children."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for entry in os.scandir("/proc"):
@@ -120,14 +123,14 @@ def below(top: int) -> list[int]:
         try:
             line = Path(entry.path, "stat").read_text()
         except OSError:
-            continue  # ended meanwhile
-        # The name, in brackets, may hold blanks; fields are counted after it.
+            continue  # it has just ended
+        # The name, in brackets, may contain spaces; fields are counted after it.
         fields = line.rpartition(")")[2].split()
         children.setdefault(int(fields[1]), []).append(int(entry.name))
         ticks[int(entry.name)] = sum(int(field) for field in fields[11:15])
-    found, open_ends = [], [top]
-    while open_ends:
-        for child in children.get(open_ends.pop(), []):
-            found.append(ticks[child])
-            open_ends.append(child)
-    return found
+    counts, parents = [], [top]
+    while parents:
+        for child in children.get(parents.pop(), []):
+            counts.append(ticks[child])
+            parents.append(child)
+    return counts

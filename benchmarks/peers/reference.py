@@ -1,4 +1,4 @@
-"""torch DataLoader, ImageFolder and PIL, uint8: what most people run, and ratio 1 of the tables."""
+"""torch DataLoader, ImageFolder and PIL, uint8: the most common loader, ratio 1 of the tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peers.torch_workers import epochs_of
 
 
 def prepare(job: Job) -> Callable[[], int]:
-    # Awkward: the default of the transforms is float; PILToTensor keeps bytes.
+    # Note: the default of the transforms is float; PILToTensor keeps bytes.
     if job.training:
         steps = [v2.RandomResizedCrop(job.size), v2.RandomHorizontalFlip()]
     else:

@@ -1,4 +1,4 @@
-"""Our own loader, run as the peers are."""
+"""Our loader, run as a peer."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def prepare(job: Job) -> Callable[[], int]:
     split = Dataset(job.packed).split("train")
     order = Order(split.shard_sizes, "benchmark", seed=0) if job.training else InOrder()
     loader = Loader(split, order, view_of(split.codec, job.training), threads=job.cores)
-    each = len(split) // job.batch
+    batches = len(split) // job.batch
     numbers = count()
 
     def epoch() -> int:
-        # Awkward: a plan may run on for ever; one that ends lets nothing be made ahead.
-        first = next(numbers) * each if job.training else 0
+        # Note: a plan may be endless; one that ends makes no batch ahead of the next epoch.
+        first = next(numbers) * batches if job.training else 0
         plan = [
             Batch(step, step * job.batch, job.batch, job.size)
-            for step in range(first, first + each)
+            for step in range(first, first + batches)
         ]
         return sum(counted(loaded.images, job) for loaded in loader.batches(plan))
 

@@ -13,7 +13,7 @@ from peers.protocol import Job, counted, serve
 
 class Decoded(StreamingDataset):  # type: ignore[misc]
     def __init__(self, job: Job) -> None:
-        # Awkward: it wants the batch size too, to deal samples out to workers.
+        # Note: it needs the batch size too, to distribute samples over workers.
         super().__init__(local=job.place, shuffle=job.training, batch_size=job.batch)
         self.job = job
 

@@ -1,4 +1,4 @@
-"""tf.data: TFRecord files, and TensorFlow's decoder that decodes the crop alone."""
+"""tf.data: TFRecord files, and TensorFlow's decoder that decodes only the crop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def validation(data: Any, size: int) -> Any:
 
 
 def resized(image: Any, size: int) -> Any:
-    # Awkward: resizing gives floats, which are made bytes again.
+    # Note: resizing gives floats, which are converted to bytes again.
     return tf.cast(tf.image.resize(image, (size, size)), tf.uint8)
 
 

@@ -12,7 +12,7 @@ from peers.torch_workers import epochs_of
 
 
 def prepare(job: Job) -> Callable[[], int]:
-    # Awkward: batches are four times as large, and normalising is paid for here and not elsewhere.
+    # Note: batches are four times as large, and only this peer pays for normalising.
     if job.training:
         steps = [transforms.RandomResizedCrop(job.size), transforms.RandomHorizontalFlip()]
     else:

@@ -18,7 +18,7 @@ def tensor_of(path: str) -> Any:
 
 
 def prepare(job: Job) -> Callable[[], int]:
-    # Awkward: antialiasing of tensors is on by default and is kept, as PIL has it too.
+    # Note: antialiasing of tensors is on by default and is kept, because PIL does it too.
     if job.training:
         steps = [v2.RandomResizedCrop(job.size), v2.RandomHorizontalFlip()]
     else:

@@ -1,4 +1,4 @@
-"""torch DataLoader over a folder of files: what the three torchvision peers have in common."""
+"""torch DataLoader over a folder of files: shared by the three torchvision peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from peers.protocol import Job, counted
 
 
 def epochs_of(dataset: Any, job: Job, kind: str = "uint8") -> Callable[[], int]:
-    """Workers stay from epoch to epoch; one a core, as torch advises for CPU-bound decoding."""
+    """A function that runs one epoch. Workers are kept from epoch to epoch; there is one a core, as
+    torch advises for CPU-bound decoding."""
     torch.set_num_threads(1)
     loader = DataLoader(
         dataset,

@@ -14,7 +14,7 @@ from peers.protocol import Job, counted, serve
 
 
 def prepare(job: Job) -> Callable[[], int]:
-    # Awkward: shards are dealt out to workers whole, so there must be a multiple of their number.
+    # Note: each worker gets whole shards, so their number must be a multiple of the workers.
     shards = 4 * job.cores
     stored = job.stored()
     with wds.ShardWriter(f"{job.place}/%05d.tar", maxcount=-(-len(stored) // shards)) as writer:

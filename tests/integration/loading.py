@@ -1,4 +1,4 @@
-"""Loaders in processes of their own, for tests of memory and pauses.
+"""Loaders in separate processes, for tests of memory and pauses.
 
     python loading.py bare|load|slope|threads SET [RANK WORLD]
 
@@ -27,8 +27,8 @@ SLOPE_BATCH, EVERY, EPOCHS = 2, 100, 5
 def memory_kb(*names: str) -> dict[str, int]:
     """Some lines of this process's status."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    found = dict(line.split(":", 1) for line in lines)
-    return {name: int(found[name].split()[0]) for name in names}
+    status = dict(line.split(":", 1) for line in lines)
+    return {name: int(status[name].split()[0]) for name in names}
 
 
 def endless(samples: int, size: int, epochs: int) -> Iterator[Batch]:
@@ -46,11 +46,11 @@ def loader_of(packed: str, batch: int, rank: int = 0, world: int = 1) -> Loader:
 
 
 def main() -> None:
-    what, packed = sys.argv[1:3]
-    if what == "bare":
+    task, packed = sys.argv[1:3]
+    if task == "bare":
         print(json.dumps(memory_kb("VmRSS", "RssAnon", "RssFile")))
         return
-    if what == "load":
+    if task == "load":
         rank, world = map(int, sys.argv[3:5])
         loader = loader_of(packed, BATCH, rank, world)
         images, peaks = 0, memory_kb("VmRSS", "RssAnon", "RssFile")
@@ -61,17 +61,17 @@ def main() -> None:
         print(json.dumps({"images": images, **peaks}))
         return
     loader = loader_of(packed, SLOPE_BATCH)
-    if what == "threads":
+    if task == "threads":
         next(loader.batches(endless(len(loader.split), SLOPE_BATCH, 1)))
         names = [thread.name for thread in threading.enumerate()]
         print(json.dumps(sum(name.startswith(DECODERS) for name in names)))
         return
-    seen = []
+    rows = []
     for loaded in loader.batches(endless(len(loader.split), SLOPE_BATCH, EPOCHS)):
         if loaded.batch.step % EVERY == 0:
             gc.collect()
-            seen.append({"batch": loaded.batch.step, **memory_kb("RssAnon", "VmRSS")})
-    print(json.dumps(seen))
+            rows.append({"batch": loaded.batch.step, **memory_kb("RssAnon", "VmRSS")})
+    print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""stoker bench data SET: how quickly a packed set can be fed here, each stage by itself."""
+"""stoker bench data SET: how fast a packed set can be loaded here, each stage alone."""
 
 from __future__ import annotations
 
@@ -13,35 +13,37 @@ from stoker.recipe.recipe import check_value
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import say
 
-SUBJECTS = {"data": "how quickly a packed set is read and decoded, cold and warm"}
+SUBJECTS = {"data": "how fast a packed set is read and decoded, cold and warm"}
 
 
 def parser() -> Parser:
-    made = Parser(
+    flags = Parser(
         prog="stoker bench",
-        description="Measure what this machine can do. "
-        + "; ".join(f"{name}: {what}" for name, what in SUBJECTS.items()),
+        description="Measure the speed of this machine. "
+        + "; ".join(f"{name}: {text}" for name, text in SUBJECTS.items()),
     )
-    made.add_argument("what", metavar="data", help=f"one of: {', '.join(SUBJECTS)}")
-    made.add_argument("set", metavar="SET", nargs="?", help="a folder that 'stoker pack' made")
-    made.add_argument("--image-size", type=int, default=224, metavar="N", help="[224]")
-    made.add_argument("--batch-size", type=int, default=256, metavar="N", help="[256]")
-    made.add_argument("--crop", default="resized", metavar="resized|centre|pad", help="[resized]")
-    made.add_argument("--threads", type=int, default=0, metavar="N", help="[cores]")
-    made.add_argument(
-        "--seconds", type=float, default=10.0, metavar="X", help="at most, for each stage [10]"
+    flags.add_argument("subject", metavar="data", help=f"one of: {', '.join(SUBJECTS)}")
+    flags.add_argument("set", metavar="SET", nargs="?", help="a folder that 'stoker pack' made")
+    flags.add_argument("--image-size", type=int, default=224, metavar="N", help="[224]")
+    flags.add_argument("--batch-size", type=int, default=256, metavar="N", help="[256]")
+    flags.add_argument("--crop", default="resized", metavar="resized|centre|pad", help="[resized]")
+    flags.add_argument("--threads", type=int, default=0, metavar="N", help="[cores]")
+    flags.add_argument(
+        "--seconds", type=float, default=10.0, metavar="X", help="most seconds for each stage [10]"
     )
-    made.add_argument("--json", default="", metavar="FILE", help="write the figures there, too")
-    return made
+    flags.add_argument(
+        "--json", default="", metavar="FILE", help="also write the figures to a file"
+    )
+    return flags
 
 
-def run(words: Sequence[str]) -> int:
-    parsed = parser().parse(words)
+def run(arguments: Sequence[str]) -> int:
+    parsed = parser().parse(arguments)
     check(parsed)
 
-    # Here, so that help and mistakes need neither OpenCV nor pyarrow.
+    # Imported here, so that --help and wrong flags are answered without OpenCV and pyarrow.
     from stoker.data.dataset import Dataset
-    from stoker.measure.trials.loading import Pass, Setting, as_data, measure_loading
+    from stoker.measure.trials.loading import Setting, as_data, measure_loading
     from stoker.show.bench import closing, header, line, opening
 
     setting = Setting(
@@ -49,24 +51,20 @@ def run(words: Sequence[str]) -> int:
     )
     dataset = Dataset(parsed.set)
     say(header())
-
-    def tell(name: str, row: Pass) -> None:
-        say(line(name, row))
-
     with listening() as stop, stops_at_once(stop, "measuring", UNCHANGED):
-        found = measure_loading(dataset, setting, tell)
-    say("\n".join([opening(found), "", *closing(found)]))
+        speed = measure_loading(dataset, setting, lambda name, stage: say(line(name, stage)))
+    say("\n".join([opening(speed), "", *closing(speed)]))
     if parsed.json:
-        write_json(Path(parsed.json), as_data(found))
+        write_json(Path(parsed.json), as_data(speed))
     return FINISHED
 
 
 def check(parsed: argparse.Namespace) -> None:
-    """Refuse what cannot be measured."""
-    if parsed.what not in SUBJECTS:
-        raise BadRequest(f"nothing to bench called '{parsed.what}': there is {', '.join(SUBJECTS)}")
+    """Raise BadRequest for values that cannot be measured with."""
+    if parsed.subject not in SUBJECTS:
+        raise BadRequest(f"cannot bench '{parsed.subject}': name one of {', '.join(SUBJECTS)}")
     if parsed.set is None:
-        raise BadRequest("name a packed set: stoker bench data SET")
+        raise BadRequest("no packed set is named: stoker bench data SET")
     for name, least in (("image_size", 1), ("batch_size", 1), ("threads", 0)):
         if getattr(parsed, name) < least:
             flag = name.replace("_", "-")
@@ -75,4 +73,4 @@ def check(parsed: argparse.Namespace) -> None:
         raise BadRequest(f"--seconds must be above 0, not {parsed.seconds:g}")
     check_value("crop", parsed.crop)
     if parsed.json and not Path(parsed.json).resolve().parent.is_dir():
-        raise BadRequest(f"no folder for --json {parsed.json}")
+        raise BadRequest(f"--json {parsed.json}: its folder does not exist; make it first")

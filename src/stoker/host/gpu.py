@@ -1,15 +1,17 @@
-"""What NVIDIA's management library says about the GPUs of this process.
+"""Facts about the GPUs of this process, from NVIDIA's management library.
 
-Invariants: nothing here is needed. Without the library, its Python package (nvidia-ml-py) or a
-device there are no facts, and what a device refuses to tell is not asked again. `busy` is the share
-of time in which any kernel ran: it says nothing about efficiency.
+Invariants: Stoker works without it. Without the library, its Python package (nvidia-ml-py) or a
+device there are no facts. A query that a device refuses is not repeated. `busy` is the share of
+time in which any kernel ran: it says nothing about efficiency.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
@@ -23,26 +25,28 @@ THROTTLES = {
     0x80: "hardware power brake",
     0x100: "display clock setting",
 }
-"""Bits of the clocks' event reasons. Bit 1, an idle GPU, holds nothing back."""
-THROTTLE_QUESTIONS = (
+"""Reasons for lower clocks, by bit. Bit 1, an idle GPU, is not one."""
+THROTTLE_QUERIES = (
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
 )
-"""The same question by its newer name, and by the one that older drivers and packages know."""
+"""The query's newer name, and the name that older drivers and packages know."""
 SLOW = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
-"""What the driver watches for a while before it answers: not asked at every look."""
+"""Facts that the driver measures for a while before it answers; not read every time."""
 MEANS = ("busy", "sm_clock_mhz", "power_w", *SLOW)
+"""Facts whose mean is taken over time; of the others the largest value."""
+Queries = dict[str, Callable[[], Any]]
 
 
 def visible(count: int, environment: Mapping[str, str]) -> list[int | str]:
-    """The GPUs that are this process's, by number or name: a local rank's own one, where the
-    environment tells. Numbers are right where CUDA counts by bus (CUDA_DEVICE_ORDER=PCI_BUS_ID)
-    or the GPUs are alike."""
-    named = environment.get("CUDA_VISIBLE_DEVICES")
+    """The GPUs of this process, by number or name: only the local rank's GPU where the environment
+    names it. Numbers are right where CUDA counts by bus (CUDA_DEVICE_ORDER=PCI_BUS_ID) or all GPUs
+    are of one kind."""
+    variable = environment.get("CUDA_VISIBLE_DEVICES")
     devices: list[int | str] = list(range(count))
-    if named is not None:
-        words = [word.strip() for word in named.split(",") if word.strip()]
-        devices = [int(word) if word.isdigit() else word for word in words]
+    if variable is not None:
+        names = [name.strip() for name in variable.split(",") if name.strip()]
+        devices = [int(name) if name.isdigit() else name for name in names]
     rank = environment.get("LOCAL_RANK", "")
     if rank.isdigit() and int(rank) < len(devices):
         return [devices[int(rank)]]
@@ -50,11 +54,10 @@ def visible(count: int, environment: Mapping[str, str]) -> list[int | str]:
 
 
 class Gpus:
-    """The GPUs of this process. Any error means fewer facts, never a failure."""
+    """The GPUs of this process. An error means fewer facts; nothing is raised."""
 
     def __init__(self, nvml: Any = None, environment: Mapping[str, str] | None = None) -> None:
-        self._nvml = nvml
-        self._asked: list[tuple[int | str, dict[str, Callable[[], Any]]]] = []
+        self._queries: list[tuple[int | str, Queries]] = []
         self._begun = False
         try:
             self._nvml = nvml = nvml or importlib.import_module("pynvml")
@@ -66,50 +69,44 @@ class Gpus:
         except Exception:
             return
         for device in devices:
-            try:
+            with suppress(Exception):
                 if isinstance(device, int):
                     handle = nvml.nvmlDeviceGetHandleByIndex(device)
                 else:
                     handle = nvml.nvmlDeviceGetHandleByUUID(device)
-            except Exception:
-                continue
-            self._asked.append((device, questions(nvml, handle)))
+                self._queries.append((device, queries_of(nvml, handle)))
 
     def read(self, slow: bool = True) -> list[dict[str, Any]]:
-        """What each GPU tells now."""
-        return [{"device": device, **self._tell(asked, slow)} for device, asked in self._asked]
-
-    def _tell(self, asked: dict[str, Callable[[], Any]], slow: bool) -> dict[str, Any]:
-        told = {}
-        for name, ask in list(asked.items()):
-            if slow or name not in SLOW:
-                try:
-                    told[name] = ask()
-                except Exception:
-                    del asked[name]
-        return told
+        """The facts of each GPU now; without the slow ones where `slow` is False."""
+        readings = []
+        for device, queries in self._queries:
+            facts: dict[str, Any] = {"device": device}
+            for name, query in list(queries.items()):
+                if slow or name not in SLOW:
+                    try:
+                        facts[name] = query()
+                    except Exception:
+                        del queries[name]
+            readings.append(facts)
+        return readings
 
     def close(self) -> None:
-        self._asked = []
+        self._queries = []
         if self._begun:
             self._begun = False
-            try:
+            with suppress(Exception):
                 self._nvml.nvmlShutdown()
-            except Exception:
-                return
 
 
-def questions(nvml: Any, handle: Any) -> dict[str, Callable[[], Any]]:
-    """Each fact and the call that tells it."""
+def queries_of(nvml: Any, handle: Any) -> Queries:
+    """The call that returns each fact of a device."""
 
     def throttles() -> list[str]:
-        for question in THROTTLE_QUESTIONS:
-            try:
-                bits = getattr(nvml, question)(handle)
-            except Exception:
-                continue
-            return [name for bit, name in THROTTLES.items() if bits & bit]
-        raise LookupError("this device does not say what holds its clocks back")
+        for query in THROTTLE_QUERIES:
+            with suppress(Exception):
+                bits = getattr(nvml, query)(handle)
+                return [name for bit, name in THROTTLES.items() if bits & bit]
+        raise LookupError("this device does not report why its clocks are throttled")
 
     def pcie(counter: str) -> int:
         return int(nvml.nvmlDeviceGetPcieThroughput(handle, getattr(nvml, counter))) * 1000
@@ -132,20 +129,20 @@ def questions(nvml: Any, handle: Any) -> dict[str, Callable[[], Any]]:
     }
 
 
-def over_time(looks: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Several looks at the same GPUs as one: means of rates, the most of the rest, and the share
-    of looks at which each reason held the clocks back."""
-    told = []
-    for of_one in zip(*looks, strict=False):
-        one: dict[str, Any] = {}
-        for name in dict.fromkeys(name for look in of_one for name in look):
-            seen = [look[name] for look in of_one if name in look]
+def over_time(readings: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Several readings of the same GPUs as one: the mean or the largest value of each fact, and the
+    share of readings with each reason for throttled clocks."""
+    summaries = []
+    for readings_of_gpu in zip(*readings, strict=False):
+        facts: dict[str, Any] = {}
+        for name in dict.fromkeys(name for reading in readings_of_gpu for name in reading):
+            values = [reading[name] for reading in readings_of_gpu if name in reading]
             if name == "device":
-                one[name] = seen[0]
+                facts[name] = values[0]
             elif name == "throttles":
-                reasons = [reason for reasons in seen for reason in reasons]
-                one[name] = {r: round(reasons.count(r) / len(seen), 3) for r in sorted({*reasons})}
+                counts = Counter(reason for reasons in values for reason in reasons)
+                facts[name] = {r: round(counts[r] / len(values), 3) for r in sorted(counts)}
             else:
-                one[name] = round(fmean(seen), 3) if name in MEANS else max(seen)
-        told.append(one)
-    return told
+                facts[name] = round(fmean(values), 3) if name in MEANS else max(values)
+        summaries.append(facts)
+    return summaries

@@ -11,6 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 CGROUPS, OWN_CGROUP = "/sys/fs/cgroup", "/proc/self/cgroup"
+GB = 10**9
+MEMORY_SHARE = 0.5
+"""Share of the usable memory that loading or packing may take without `--max-ram`."""
 
 
 def usable_cores() -> int:
@@ -53,6 +56,12 @@ def usable_memory(
         total = next(line for line in lines if line.startswith("MemTotal:"))
         found.append(int(total.split()[1]) * 1024)
     return min(found)
+
+
+def allowed_memory(max_ram_gb: float, memory: int, ranks_here: int = 1) -> int:
+    """Bytes that loading or packing may take: an equal part for each rank of this host, of
+    `--max-ram`, or of half of the usable memory where `--max-ram` is 0."""
+    return int((max_ram_gb * GB if max_ram_gb else MEMORY_SHARE * memory) / ranks_here)
 
 
 def cgroups(root: str, own: str, controller: str = "") -> list[Path]:

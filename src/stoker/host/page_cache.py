@@ -1,8 +1,8 @@
-"""What of some files the kernel holds in memory, and how to make it let go.
+"""How much of some files is in the page cache, how to drop it, and bytes read from storage.
 
-Invariant: nothing is claimed to be cold that was not looked at. Where the kernel cannot tell, the
-answer is None. Files are only read. A host below a virtual machine may hold what this machine
-dropped: that cannot be seen from here.
+Invariants: files are only read. No file counts as cold unless the kernel says so; where the kernel
+cannot tell, the answer is None. The host of a virtual machine may cache what this machine dropped:
+that cannot be seen from here.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 OWN_IO = "/proc/self/io"
+COLD_SHARE = 0.05
+"""Largest cached share of files at which a read of them counts as cold."""
+
+
+def is_cold(cached_share: float | None) -> bool:
+    """Whether files are not in the page cache; False where that is unknown."""
+    return cached_share is not None and cached_share <= COLD_SHARE
 
 
 def drop(files: Sequence[Path]) -> None:
-    """Ask the kernel to forget the contents of files. Some file systems (tmpfs) have no other place
-    to keep them, and some kernels no such call: `held` tells."""
+    """Ask the kernel to drop files from the page cache. Some file systems (tmpfs) and some kernels
+    cannot: `cached_share` tells."""
     for path in files:
         handle = os.open(path, os.O_RDONLY)
         try:
-            # What is not written yet cannot be dropped.
+            # Pages that are not written yet cannot be dropped.
             with suppress(OSError):
                 os.fsync(handle)
             if hasattr(os, "posix_fadvise"):
@@ -36,18 +43,18 @@ def drop(files: Sequence[Path]) -> None:
             os.close(handle)
 
 
-def held(files: Sequence[Path]) -> float | None:
-    """The share of the files' pages that is in memory; None where that cannot be known."""
+def cached_share(files: Sequence[Path]) -> float | None:
+    """The share of the files' pages that is in the page cache; None where that is unknown."""
     try:
-        states = [pages_held(path) for path in files if path.stat().st_size]
+        states = [cached_pages(path) for path in files if path.stat().st_size]
     except (OSError, AttributeError, ValueError):
         return None
     pages = sum(len(state) for state in states)
     return sum(int(state.sum()) for state in states) / pages if pages else None
 
 
-def pages_held(path: Path) -> NDArray[np.uint8]:
-    """1 for each page of a file that is in memory, else 0."""
+def cached_pages(path: Path) -> NDArray[np.uint8]:
+    """1 for each page of a file in the page cache, else 0. Raises OSError where it is unknown."""
     libc = ctypes.CDLL(None, use_errno=True)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         view = np.frombuffer(mapped, np.uint8)
@@ -57,14 +64,14 @@ def pages_held(path: Path) -> NDArray[np.uint8]:
             ctypes.c_size_t(len(view)),
             ctypes.c_void_p(states.ctypes.data),
         )
-        del view  # a map that is looked at cannot be closed
+        del view  # a map cannot be closed while an array refers to it
         if failed:
             raise OSError(ctypes.get_errno(), f"mincore of {path}")
     return states & np.uint8(1)
 
 
 def bytes_from_storage() -> int | None:
-    """Bytes that this process has had fetched from storage so far; None where nobody counts."""
+    """Bytes that storage has delivered to this process; None where the kernel does not count."""
     with suppress(OSError, ValueError):
         for line in Path(OWN_IO).read_text().splitlines():
             name, _, count = line.partition(":")

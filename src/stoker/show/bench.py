@@ -1,4 +1,4 @@
-"""How quickly a set can be fed, as a table and a sentence."""
+"""How fast a set can be loaded: a table of stages and what limits the loader."""
 
 from __future__ import annotations
 
@@ -14,62 +14,63 @@ TITLES = {
     "loader warm": "whole loader, warm",
 }
 NOTICED = 1.05
-"""A first epoch that is less slower than that is as long as the others."""
+"""A first epoch that takes less than this multiple of the others counts as equally long."""
 
 
 def header() -> str:
-    return f"{'':<33}{'images/s':>10}{'images/CPU-s':>14}{'MB/s':>8}  {'held before':>11}"
+    return f"{'':<33}{'images/s':>10}{'images/CPU-s':>14}{'MB/s':>8}  {'cached before':>13}"
 
 
-def line(name: str, row: Pass) -> str:
+def line(name: str, stage: Pass) -> str:
     """One stage."""
-    rate = f"{row.mb_per_s:,.0f}" if row.bytes else "-"
-    share = "-" if row.held is None else f"{row.held:.0%}"
-    figures = f"{row.images_per_s:>10,.0f}{row.images_per_cpu_s:>14,.0f}{rate:>8}  {share:>11}"
-    return f"{TITLES[name]:<33}{figures}"
+    rate = "-" if stage.mb_per_s is None else f"{stage.mb_per_s:,.0f}"
+    cached = "-" if stage.held is None else f"{stage.held:.0%}"
+    figures = f"{stage.images_per_s:>10,.0f}{stage.images_per_cpu_s:>14,.0f}{rate:>8}"
+    return f"{TITLES[name]:<33}{figures}  {cached:>13}"
 
 
-def opening(found: LoadingSpeed) -> str:
+def opening(speed: LoadingSpeed) -> str:
+    """The set and the settings of a measurement."""
+    setting = speed.setting
     return (
-        f"{plural(found.shards, 'shard')} of {found.of_shards:,} ({found.codec}), "
-        f"{found.setting.image_size} px, batches of {found.setting.batch_size}, "
-        f"{found.setting.crop} crops, {plural(found.threads, 'thread')}; at most "
-        f"{found.setting.seconds:g} s a row"
+        f"{plural(speed.shards, 'shard')} of {speed.of_shards:,} ({speed.codec}), "
+        f"{setting.image_size} px, batches of {setting.batch_size}, {setting.crop} crops, "
+        f"{plural(speed.threads, 'thread')}; at most {setting.seconds:g} s a row"
     )
 
 
-def closing(found: LoadingSpeed) -> list[str]:
-    """What binds the loader here, and what that means for the first epoch."""
-    decode = found.passes["decode"].images_per_s
-    read = {state: found.passes[f"read {state}"].images_per_s for state in ("cold", "warm")}
-    lines = []
-    if found.bound_by["warm"] == "decoding":
-        lines.append(
-            f"Decoding binds the loader once the shards are in memory: reading them could give "
-            f"{read['warm'] / max(decode, 1e-9):.0f} times as many images."
+def closing(speed: LoadingSpeed) -> list[str]:
+    """What limits the loader, and how long the first epoch takes compared with the others."""
+    decode = speed.passes["decode"].images_per_s
+    read = speed.passes["read warm"].images_per_s
+    if speed.bound_by["warm"] == "decoding":
+        limit = (
+            "Decoding limits the loader once the shards are in the page cache: reading alone is "
+            f"{read / max(decode, 1e-9):.0f} times as fast."
         )
     else:
-        lines.append(
-            "Reading binds the loader even from memory: decoding could give "
-            f"{decode / max(read['warm'], 1e-9):.1f} times as many images."
+        limit = (
+            "Reading limits the loader even from the page cache: decoding alone is "
+            f"{decode / max(read, 1e-9):.1f} times as fast."
         )
-    if not found.was_cold:
-        lines.append(
-            "The shards could not be dropped from memory here (a file system that lives in memory, "
-            "or one that does not tell): the cold rows are not cold, and how long a first epoch "
-            "takes stays unknown."
-        )
-        return lines
-    what = found.bound_by["cold"]
-    pace = f"{found.first_epoch:.1f} times as long as"
-    if found.first_epoch < NOTICED:
-        pace = "as long as"
-    first = f"From the disk {what} binds it: an epoch takes {pace} one from memory."
-    if found.fits_memory:
-        rest = "That is the first epoch; later ones find the shards in the page cache."
-    else:
-        rest = (
-            f"The set ({size(found.bytes)}) is larger than the memory ({size(found.memory)}): "
-            "every epoch will be like that."
-        )
-    return [*lines, f"{first} {rest}"]
+    if not speed.was_cold:
+        return [
+            limit,
+            "The shards could not be dropped from the page cache (the file system is in memory, or "
+            "the kernel does not tell): the cold rows are not cold, and the duration of a first "
+            "epoch is unknown.",
+        ]
+    multiple = (
+        f"{speed.first_epoch:.1f} times as long" if speed.first_epoch >= NOTICED else "as long"
+    )
+    first = (
+        f"From the disk, {speed.bound_by['cold']} limits the loader: an epoch takes {multiple} as "
+        "one from the page cache."
+    )
+    if speed.bytes < speed.memory:
+        return [limit, f"{first} This applies to the first epoch; later epochs use the page cache."]
+    return [
+        limit,
+        f"{first} This applies to every epoch: the set ({size(speed.bytes)}) is larger than the "
+        f"memory ({size(speed.memory)}).",
+    ]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from stoker.data.dataset import SplitIndex
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import Loader, LoaderOptions
 from stoker.data.loading.order import InOrder
 from stoker.data.loading.small_images import CACHE_BYTES
 from stoker.recipe.schedule import Batch
@@ -64,7 +64,12 @@ class Evaluator:
         self.ranks, self.batch_size = ranks, batch_size
         self.images = len(split)
         self._loader = Loader(
-            split, InOrder(), view, threads=threads, prefetch=prefetch, cache_bytes=cache_bytes
+            split,
+            InOrder(),
+            view,
+            threads=threads,
+            prefetch=prefetch,
+            options=LoaderOptions(cache_bytes=cache_bytes),
         )
 
     def close(self) -> None:

@@ -14,12 +14,12 @@ from torch import nn
 
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
-from stoker.data.loading.memory import Need, fitted, room_of, total
+from stoker.data.loading.loader import Loader, LoaderOptions
+from stoker.data.loading.memory import LoaderMemory, fit_prefetch, total_bytes
 from stoker.data.loading.order import Order, lanes_for
 from stoker.data.loading.small_images import CACHE_BYTES
 from stoker.errors import BadRequest
-from stoker.host.limits import usable_cores, usable_memory
+from stoker.host.limits import allowed_memory, usable_cores, usable_memory
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline
 from stoker.train.device import batch_memory, set_arithmetic
@@ -86,17 +86,18 @@ def fit_of(
 ) -> Fit:
     """How loading fits into this machine; refuses what does not."""
     threads = recipe.threads or max(1, usable_cores() // ranks.local_world)
-    room = room_of(recipe.max_ram, usable_memory(), ranks.local_world)
+    allowed_bytes = allowed_memory(recipe.max_ram, usable_memory(), ranks.local_world)
     stretches = timeline.stretches
     largest = max(-(-s.batch_size // ranks.world) * s.image_size**2 * 3 for s in stretches)
-    needed = [Need(largest, threads, sum(split.largest))]
+    loaders = [LoaderMemory(largest, threads, sum(split.largest))]
     if evaluated is not None:
         side = max(stretch.image_size for stretch in stretches)
         batch = min(recipe.eval_batch_size, len(evaluated))
-        needed.append(Need(batch * side**2 * 3, threads, sum(evaluated.largest)))
-    prefetch, words = fitted(needed, recipe.prefetch, room)
-    cache_bytes = min(CACHE_BYTES, (room - total(needed, prefetch)) // len(needed))
-    return Fit(threads, prefetch, cache_bytes, [words] if words else [])
+        loaders.append(LoaderMemory(batch * side**2 * 3, threads, sum(evaluated.largest)))
+    prefetch, note = fit_prefetch(loaders, recipe.prefetch, allowed_bytes)
+    free_bytes = allowed_bytes - total_bytes(loaders, prefetch)
+    cache_bytes = min(CACHE_BYTES, free_bytes // len(loaders))
+    return Fit(threads, prefetch, cache_bytes, [note] if note else [])
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,12 @@ def feed(prepared: Prepared, lanes: int, ranks: Ranks, tell: Callable[[str], Non
         world=ranks.world,
         threads=fit.threads,
         prefetch=fit.prefetch,
-        allocate=batch_memory(ranks.device),
-        cache_bytes=fit.cache_bytes,
-        on_damage=recipe.on_damage,
-        tell=tell,
+        options=LoaderOptions(
+            allocate=batch_memory(ranks.device),
+            cache_bytes=fit.cache_bytes,
+            on_damage=recipe.on_damage,
+            report=tell,
+        ),
     )
     evaluator = None
     if prepared.evaluated is not None:

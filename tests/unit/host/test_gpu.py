@@ -1,3 +1,5 @@
+"""Facts about GPUs from a fake of NVIDIA's library; any error means fewer facts."""
+
 from __future__ import annotations
 
 import json
@@ -17,7 +19,7 @@ class FakeNvml:
     NVML_PCIE_UTIL_RX_BYTES = 1
 
     def __init__(self, count: int = 2) -> None:
-        self.count, self.begun, self.pcie_asked, self.power_asked = count, 0, 0, 0
+        self.count, self.begun, self.pcie_queries, self.power_queries = count, 0, 0, 0
 
     def __getattr__(self, name: str) -> Any:
         answers: dict[str, Any] = {
@@ -40,15 +42,15 @@ class FakeNvml:
         self.begun -= 1
 
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
-        self.power_asked += 1
+        self.power_queries += 1
         raise RuntimeError("Not Supported")
 
     def nvmlDeviceGetPcieThroughput(self, handle: str, counter: int) -> int:  # noqa: N802
-        self.pcie_asked += 1
+        self.pcie_queries += 1
         return 125 + counter
 
 
-def test_a_gpu_tells_what_it_can() -> None:
+def test_a_gpu_reports_what_it_can() -> None:
     nvml = FakeNvml(count=1)
     gpus = Gpus(nvml, {})
     assert gpus.read() == [
@@ -71,20 +73,20 @@ def test_a_gpu_tells_what_it_can() -> None:
     assert gpus.read() == []
 
 
-def test_what_a_gpu_refuses_is_not_asked_again() -> None:
+def test_a_refused_query_is_not_repeated() -> None:
     nvml = FakeNvml(count=1)
     gpus = Gpus(nvml, {})
     for _ in range(3):
         gpus.read()
-    assert nvml.power_asked == 1
+    assert nvml.power_queries == 1
 
 
-def test_what_takes_long_is_asked_only_when_wanted() -> None:
+def test_slow_facts_are_read_only_on_request() -> None:
     nvml = FakeNvml(count=1)
     gpus = Gpus(nvml, {})
-    (told,) = gpus.read(slow=False)
-    assert nvml.pcie_asked == 0
-    assert "pcie_rx_bytes_per_s" not in told
+    (facts,) = gpus.read(slow=False)
+    assert nvml.pcie_queries == 0
+    assert "pcie_rx_bytes_per_s" not in facts
     assert gpus.read()[0]["pcie_rx_bytes_per_s"] == 126000
 
 
@@ -109,7 +111,7 @@ def test_without_the_package_there_are_no_facts(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("environment", "wanted"),
+    ("environment", "devices"),
     [
         ({}, [0, 1, 2]),
         ({"CUDA_VISIBLE_DEVICES": "2,0"}, [2, 0]),
@@ -121,17 +123,17 @@ def test_without_the_package_there_are_no_facts(monkeypatch: pytest.MonkeyPatch)
         ({"LOCAL_RANK": "odd"}, [0, 1, 2]),
     ],
 )
-def test_a_rank_tells_of_its_own_gpu(environment: dict[str, str], wanted: list[Any]) -> None:
-    assert visible(3, environment) == wanted
+def test_a_rank_reads_its_own_gpu(environment: dict[str, str], devices: list[Any]) -> None:
+    assert visible(3, environment) == devices
 
 
-def test_looks_are_told_as_one() -> None:
-    looks = [
+def test_readings_are_summarised() -> None:
+    readings = [
         [{"device": 0, "busy": 0.5, "used_bytes": 3, "throttles": []}],
         [{"device": 0, "busy": 1.0, "used_bytes": 9, "throttles": ["sync boost"]}],
         [{"device": 0, "busy": 0.9, "throttles": [], "pcie_rx_bytes_per_s": 1000}],
     ]
-    assert over_time(looks) == [
+    assert over_time(readings) == [
         {
             "device": 0,
             "busy": 0.8,
@@ -143,14 +145,14 @@ def test_looks_are_told_as_one() -> None:
 
 
 @pytest.mark.gpu
-def test_a_real_gpu_tells() -> None:
+def test_a_real_gpu_reports() -> None:
     pytest.importorskip("pynvml")
     gpus = Gpus()
-    told = gpus.read()
+    readings = gpus.read()
     gpus.close()
-    if not told:
+    if not readings:
         pytest.skip("no GPU that NVML can see")
-    assert json.loads(json.dumps(told)) == told
-    assert 0 <= told[0]["busy"] <= 1
-    assert 0 < told[0]["used_bytes"] <= told[0]["total_bytes"]
-    assert 0 < told[0]["sm_clock_mhz"] <= told[0]["sm_clock_most_mhz"]
+    assert json.loads(json.dumps(readings)) == readings
+    assert 0 <= readings[0]["busy"] <= 1
+    assert 0 < readings[0]["used_bytes"] <= readings[0]["total_bytes"]
+    assert 0 < readings[0]["sm_clock_mhz"] <= readings[0]["sm_clock_most_mhz"]

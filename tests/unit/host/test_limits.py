@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from stoker.host.limits import cgroup_cores, cgroups, usable_cores, usable_memory
+from stoker.host.limits import (
+    GB,
+    MEMORY_SHARE,
+    allowed_memory,
+    cgroup_cores,
+    cgroups,
+    usable_cores,
+    usable_memory,
+)
 
 NONE = 1 << 50
 GIB = 1 << 30
@@ -119,3 +127,19 @@ def test_a_controller_may_have_a_tree_of_its_own(tmp_path: Path) -> None:
         ["/groups/cpu/three", "/groups/cpu"],
         ["/groups/pids"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("max_ram_gb", "ranks", "allowed"),
+    [
+        (0.0, 1, int(64 * GB * MEMORY_SHARE)),
+        (0.0, 8, int(64 * GB * MEMORY_SHARE / 8)),
+        (10.0, 1, 10 * GB),
+        (10.0, 4, 10 * GB // 4),
+        (100.0, 1, 100 * GB),
+    ],
+)
+def test_the_ranks_of_a_host_share_the_allowed_memory(
+    max_ram_gb: float, ranks: int, allowed: int
+) -> None:
+    assert allowed_memory(max_ram_gb, 64 * GB, ranks) == allowed

@@ -1,4 +1,4 @@
-"""The closing words say what binds and what the first epoch means, and claim nothing unseen."""
+"""The last lines name what limits the loader and the first epoch, and claim nothing unmeasured."""
 
 from __future__ import annotations
 
@@ -6,45 +6,53 @@ from dataclasses import replace
 
 import pytest
 
+from golden import check_golden
 from stoker.measure.trials.loading import STAGES, LoadingSpeed, Pass, Setting
-from stoker.show.bench import closing
+from stoker.show.bench import closing, header, line, opening
 
 
-def feeding(read_cold: float, read_warm: float, decode: float, share: float = 0.0) -> LoadingSpeed:
+def speed(read_cold: float, read_warm: float, decode: float, cached: float = 0.0) -> LoadingSpeed:
     rates = (10**5, decode, read_cold, read_warm, min(read_cold, decode), min(read_warm, decode))
-    rows = [Pass(1000, 10**6, 1000 / rate, 1.0, share) for rate in rates]
-    passes = dict(zip(STAGES, rows, strict=True))
+    stages = [Pass(1000, 10**6, 1000 / rate, 1.0, cached) for rate in rates]
+    passes = dict(zip(STAGES, stages, strict=True))
     return LoadingSpeed(Setting(), 2, "jpeg", 1000, 10**7, 10**9, 1, 1, passes)
 
 
-def test_reading_binds_the_first_epoch() -> None:
-    binds, first = closing(feeding(500, 50000, 1000))
-    assert binds == (
-        "Decoding binds the loader once the shards are in memory: reading them could give "
-        "50 times as many images."
-    )
-    assert first == (
-        "From the disk reading binds it: an epoch takes 2.0 times as long as one from memory. "
-        "That is the first epoch; later ones find the shards in the page cache."
-    )
+CASES = {
+    "reading limits the first epoch": speed(500, 50000, 1000),
+    "a fast disk": speed(5000, 50000, 1000),
+    "a set larger than memory": replace(speed(500, 50000, 1000), bytes=2 * 10**9),
+    "reading limits every epoch": speed(500, 800, 1000),
+    "shards that stay in the page cache": speed(500, 800, 1000, cached=1.0),
+}
 
 
-def test_a_quick_disk_is_no_difference() -> None:
-    _, first = closing(feeding(5000, 50000, 1000))
-    assert "From the disk decoding binds it: an epoch takes as long as one from memory." in first
+def test_sentences_golden() -> None:
+    case = CASES["reading limits the first epoch"]
+    lines = [opening(case), header(), *(line(*stage) for stage in case.passes.items())]
+    for name, case in CASES.items():
+        lines += [f"# {name}", *closing(case)]
+    check_golden("bench_sentences", lines)
+
+
+def test_the_multiples_are_measured() -> None:
+    limit, first = closing(CASES["reading limits the first epoch"])
+    assert "50 times" in limit and "2.0 times" in first
+    limit, _ = closing(CASES["reading limits every epoch"])
+    assert limit.startswith("Reading") and "1.2 times" in limit
+
+
+def test_a_fast_disk_makes_no_difference() -> None:
+    _, first = closing(CASES["a fast disk"])
+    assert "decoding" in first and "times" not in first
 
 
 def test_a_set_larger_than_memory_never_gets_warm() -> None:
-    _, first = closing(replace(feeding(500, 50000, 1000), bytes=2 * 10**9))
-    assert first.endswith("is larger than the memory (1.0 GB): every epoch will be like that.")
+    _, first = closing(CASES["a set larger than memory"])
+    assert "every epoch" in first and "2.0 GB" in first and "1.0 GB" in first
 
 
-@pytest.mark.parametrize("share", [1.0, 0.2])
-def test_what_was_not_cold_says_so(share: float) -> None:
-    _, first = closing(feeding(500, 800, 1000, share))
-    assert "could not be dropped" in first and "times as long" not in first
-
-
-def test_reading_that_is_slower_than_decoding_even_from_memory() -> None:
-    binds, _ = closing(feeding(500, 800, 1000))
-    assert binds.startswith("Reading binds the loader even from memory: decoding could give 1.2 ")
+@pytest.mark.parametrize("cached", [1.0, 0.2])
+def test_what_was_not_cold_claims_no_first_epoch(cached: float) -> None:
+    _, first = closing(speed(500, 800, 1000, cached))
+    assert "not cold" in first and "times" not in first

@@ -83,7 +83,7 @@ def test_the_prediction_names_the_limit_and_the_next() -> None:
     text = "\n".join(show.prediction(together, parts, None))
     assert "stoker train                 40 images/s  1,600 ms a step" in text
     assert "the parts allow              43 images/s" in text
-    assert "the lowest is the cores: the network takes 67% of their time, loading 33%" in text
+    assert "67% of their time, loading 33%" in text
     assert "  bound by compute: " in text and "94% of the time" in text
     assert "first epoch" not in text
     assert "its first epoch              30 images/s" in "\n".join(

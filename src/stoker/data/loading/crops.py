@@ -1,8 +1,8 @@
-"""Which part of an image is looked at: boxes for a whole batch at once.
+"""Which part of an image is shown: crop boxes for a whole batch at once.
 
 Invariants: a box is a function of (seed, epoch, sample) and the stored size. Only +, -, *, / and
-square roots are used: results are the same to the last bit on every machine. Boxes are in pixels
-of the stored image and may reach outside it (crop = pad), where the image is mirrored.
+square roots are used, so results are the same to the last bit on every machine. Boxes are in pixels
+of the stored image. With crop = pad they may reach outside it, where the image is mirrored.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 TRIES = 10
+"""Random areas and aspect ratios that are drawn for a resized crop."""
 
 
 @dataclass(frozen=True)
 class View:
-    """How samples are seen: one place for training, evaluation and prediction."""
+    """How images are cropped and mirrored, in training, evaluation and prediction."""
 
     crop: str = "centre"
     crop_scale: float = 0.25
@@ -35,7 +36,7 @@ class View:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Left, top, right, bottom of each sample's box, and whether it is mirrored."""
+    """Left, top, right and bottom edge of each sample's box, and whether it is mirrored."""
 
     edges: Ints
     flip: NDArray[np.bool_]
@@ -44,7 +45,7 @@ class Boxes:
 def boxes(
     view: View, image_size: int, samples: Ints, epochs: Ints, widths: Ints, heights: Ints
 ) -> Boxes:
-    """The boxes of some samples in some epochs."""
+    """The box of each sample in its epoch."""
     wide, high = widths.astype(np.float64), heights.astype(np.float64)
     if view.crop == "resized":
         edges = resized_boxes(view, samples, epochs, wide, high)
@@ -58,23 +59,25 @@ def boxes(
     return Boxes(edges.astype(np.int64), flip)
 
 
-def centre_boxes(share: float, wide: Floats, high: Floats) -> Ints:
-    """The centred square of a share of the shorter side."""
-    side = np.maximum(np.floor(np.minimum(wide, high) * share + 0.5), 1)
+def centre_boxes(side_share: float, wide: Floats, high: Floats) -> Ints:
+    """Centred squares whose side is a share of the shorter side."""
+    side = np.maximum(np.floor(np.minimum(wide, high) * side_share + 0.5), 1)
     left, top = np.floor((wide - side) / 2), np.floor((high - side) / 2)
     return np.stack([left, top, left + side, top + side], axis=1).astype(np.int64)
 
 
 def shifts(view: View, image_size: int, samples: Ints, epochs: Ints, edges: Ints) -> Ints:
-    """A shift of up to `crop_pad` pixels of the network's input, in stored pixels."""
+    """A random shift of up to `crop_pad` pixels of the model's input, in stored pixels."""
     side = (edges[:, 2] - edges[:, 0]).astype(np.float64)
-    reach = np.floor(np.minimum(view.crop_pad * side / image_size, side - 1) + 0.5)[:, None]
-    moved = np.floor(chance.draws(view.seed, samples, epochs, "shift", 2) * (2 * reach + 1)) - reach
-    return np.tile(moved.astype(np.int64), (1, 2))
+    limit = np.floor(np.minimum(view.crop_pad * side / image_size, side - 1) + 0.5)[:, None]
+    draws = chance.draws(view.seed, samples, epochs, "shift", 2)
+    offsets = np.floor(draws * (2 * limit + 1)) - limit
+    return np.tile(offsets.astype(np.int64), (1, 2))
 
 
 def resized_boxes(view: View, samples: Ints, epochs: Ints, wide: Floats, high: Floats) -> Ints:
-    """A random area and aspect ratio: the first of ten tries that fits, else the centre."""
+    """Boxes of random area and aspect ratio: the first of ten draws that fits into the image, or
+    the largest centred square where none does."""
     area = (
         chance.draws(view.seed, samples, epochs, "area", TRIES) * (1 - view.crop_scale)
         + view.crop_scale
@@ -89,15 +92,15 @@ def resized_boxes(view: View, samples: Ints, epochs: Ints, wide: Floats, high: F
     first = fits.argmax(axis=1).reshape(-1, 1)
     across = np.take_along_axis(across, first, 1)[:, 0]
     down = np.take_along_axis(down, first, 1)[:, 0]
-    place = chance.draws(view.seed, samples, epochs, "place", 2)
-    left = np.floor(place[:, 0] * (wide - across + 1))
-    top = np.floor(place[:, 1] * (high - down + 1))
+    corner = chance.draws(view.seed, samples, epochs, "place", 2)
+    left = np.floor(corner[:, 0] * (wide - across + 1))
+    top = np.floor(corner[:, 1] * (high - down + 1))
     edges = np.stack([left, top, left + across, top + down], axis=1).astype(np.int64)
     return np.where(fits.any(axis=1, keepdims=True), edges, centre_boxes(1.0, wide, high))
 
 
 def power_of_four_thirds(exponent: Floats) -> Floats:
-    """(4/3) ** exponent for -1 <= exponent <= 1, by its series: no library's exp() to differ."""
+    """(4/3) ** exponent for -1 <= exponent <= 1, by its series: exp() differs between libraries."""
     x = exponent * 0.28768207245178085  # ln(4/3)
     total = np.ones_like(x)
     for degree in range(12, 0, -1):
@@ -106,6 +109,6 @@ def power_of_four_thirds(exponent: Floats) -> Floats:
 
 
 def dct_scale(across: int, down: int, image_size: int) -> int:
-    """The largest power of two by which a JPEG may be shrunk in decoding and still cover."""
-    smallest = min(across, down)
-    return min(8, 1 << int(math.log2(max(smallest // image_size, 1))))
+    """The largest power of two, at most 8, by which a decoder may shrink a JPEG so that both sides
+    of the box still have at least `image_size` pixels."""
+    return min(8, 1 << int(math.log2(max(min(across, down) // image_size, 1))))

@@ -1,7 +1,7 @@
-"""A stored image that no longer decodes: stop and say where it lies, or take another in its place.
+"""A stored image that does not decode: stop and say where it is stored, or show another image.
 
-Invariants: the choice is the recipe's, so that it is the same on all ranks, and which image stands
-in follows from the sample and the epoch alone. More than one image in a thousand is never borne.
+Invariants: the recipe makes the choice, so all ranks do the same. The substitute depends on the
+sample and the epoch alone. A run stops when more than one image in a thousand is damaged.
 Evaluation counts each image once and therefore always stops.
 """
 
@@ -17,44 +17,46 @@ from stoker.errors import StokerError
 
 TRIES = 1000
 MOST = 0.001
-"""The share of a set's images that may be damaged: a stand-in is found within a few tries."""
+"""Largest share of damaged images at which training goes on. With so few, an intact substitute is
+found within a few tries."""
+ACTION = "the shard was changed or damaged after packing: pack again"
 
 
 class Damage:
-    """What was found damaged by one rank, and what is done about it."""
+    """The damaged images that one rank has met."""
 
     def __init__(self, split: SplitIndex, substitute: bool) -> None:
         self._split, self._substitute = split, substitute
-        self._known: set[int] = set()
+        self._samples: set[int] = set()
         self._lock = threading.Lock()
-        self._news: deque[str] = deque()
+        self._messages: deque[str] = deque()
 
-    def instead_of(self, sample: int, epoch: int, error: Exception) -> Iterator[int]:
-        """Samples to take in place of one that does not decode, or an error with its place."""
-        self._note(sample, error)
+    def substitutes(self, sample: int, epoch: int, error: Exception) -> Iterator[int]:
+        """Yield samples to try in place of one that does not decode. Raises StokerError where the
+        run must stop."""
+        self._record(sample, error)
         for attempt in range(TRIES):
             other = int(chance.hash_of("instead", sample, epoch, attempt)[0] % len(self._split))
-            if other not in self._known:
+            if other not in self._samples:
                 yield other
 
-    def _note(self, sample: int, error: Exception) -> None:
-        if sample in self._known:
+    def _record(self, sample: int, error: Exception) -> None:
+        if sample in self._samples:
             return
-        where = f"sample {sample} no longer decodes: {self._split.place_of(sample)}: {error}"
-        what_now = "the shard was changed or damaged after packing: pack again"
+        fact = f"sample {sample} no longer decodes: {self._split.place_of(sample)}: {error}"
         if not self._substitute:
-            raise StokerError(f"{where}; {what_now}") from error
+            raise StokerError(f"{fact}; {ACTION}") from error
         with self._lock:
-            if sample not in self._known:
-                self._known.add(sample)
-                self._news.append(f"{where}; another image stands in for it")
-            if len(self._known) > MOST * len(self._split):
+            if sample not in self._samples:
+                self._samples.add(sample)
+                self._messages.append(f"{fact}; another image is shown in its place")
+            if len(self._samples) > MOST * len(self._split):
                 raise StokerError(
-                    f"{len(self._known):,} of {len(self._split):,} images no longer decode, the "
-                    f"latest: {where}; {what_now}"
+                    f"{len(self._samples):,} of {len(self._split):,} images no longer decode, the "
+                    f"latest: {fact}; {ACTION}"
                 ) from error
 
-    def news(self) -> Iterator[str]:
-        """What was found since the last look."""
-        while self._news:
-            yield self._news.popleft()
+    def new_messages(self) -> Iterator[str]:
+        """Yield a message for each damaged image found since the last call."""
+        while self._messages:
+            yield self._messages.popleft()

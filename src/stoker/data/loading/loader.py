@@ -1,9 +1,9 @@
 """Batches in order, made ahead by threads.
 
 Invariants: the bytes of a batch depend on (set, seed, position) alone: not on the number of
-threads, of ranks, or of batches made ahead. Threads decode into buffers that are used again and
-again; at most `prefetch` batches are in the making, so memory is bounded. No worker process, no
-shared memory, nothing to clean up after a kill.
+threads, of ranks, or of batches made ahead. Threads decode into buffers that are reused, and at
+most `prefetch` batches are made at a time, so memory is bounded. There are no worker processes and
+no shared memory, so a kill leaves nothing to clean up.
 
     plan -> order (which samples) -> crops (which part) -> threads (bytes -> pixels) -> batch
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -34,64 +34,79 @@ from stoker.recipe.schedule import Batch, cuts
 
 Ints = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
-Allocate = Callable[[tuple[int, ...]], Pixels]
+ReadSeconds = tuple[float, float]
+"""Seconds of reading, and their CPU time."""
 
-LOOK_UP_S = 0.2
-"""How often somebody who waits for a batch looks up."""
+WAIT_REPORT_S = 0.2
+"""Seconds between two calls of `waiting` while a batch is not ready."""
 DECODERS = "stoker-decode"
-"""How the names of decoding threads begin."""
+"""Prefix of the names of decoding threads."""
 LOOK_AHEAD = 16
-"""How many batches ahead the order is asked for."""
+"""How many batches ahead the order is computed."""
 CHUNK = 16
-"""Images a thread takes at a time: enough to forget the queue, few enough to share the end."""
-WORK = ("read", "decode", "cpu", "read_cpu")
-"""What threads spend on a batch: time on reading and on decoding, time on the CPU for both, and on
-it for reading."""
+"""Images of one task: enough to make the queue cheap, few enough to share the end of a batch."""
 SMALL_CHUNK = 128
-"""The same where many are done by one call."""
+"""Images of one task where one call makes many of them."""
+WORK = ("read", "decode", "cpu", "read_cpu")
+"""Seconds of threads on a batch: reading, decoding, CPU time of both, CPU time of reading."""
 
 
 @dataclass
 class Loaded:
-    """One rank's part of a batch. Valid until the next one is asked for."""
+    """One rank's part of a batch. Its images are valid until the next batch is requested."""
 
     batch: Batch
     images: Pixels
     labels: Ints
     samples: Ints
     epochs: Ints
-    making: list[Future[None]] = field(default_factory=list, repr=False)
-    spent: list[tuple[float, ...]] = field(default_factory=list, repr=False)
-    """Seconds that threads spent on some of its images: see WORK."""
+    futures: list[Future[None]] = field(default_factory=list, repr=False)
+    chunk_seconds: list[tuple[float, ...]] = field(default_factory=list, repr=False)
+    """For each finished task, its seconds in the order of WORK."""
 
     @property
     def work(self) -> dict[str, float]:
-        """What making it took, in seconds of threads."""
-        sums = map(sum, zip(*self.spent, strict=True)) if self.spent else [0.0] * len(WORK)
-        return {name: round(seconds, 6) for name, seconds in zip(WORK, sums, strict=True)}
-
-
-def wait_for(making: Iterable[Future[None]], waiting: Callable[[float], None]) -> None:
-    """Until all is made; an error of the making is raised here."""
-    began = time.monotonic()
-    for future in making:
-        while True:
-            try:
-                future.result(LOOK_UP_S)
-                break
-            except TimeoutError:
-                if future.done():
-                    future.result()
-                    break
-                waiting(time.monotonic() - began)
+        """Seconds that all threads together spent on this part, by the names of WORK."""
+        sums = [sum(column) for column in zip(*self.chunk_seconds, strict=True)]
+        return {name: round(s, 6) for name, s in zip(WORK, sums or [0.0] * 4, strict=True)}
 
 
 def plain_memory(shape: tuple[int, ...]) -> Pixels:
     return np.empty(shape, dtype=np.uint8)
 
 
+@dataclass(frozen=True)
+class LoaderOptions:
+    """Settings of a loader that most callers leave alone."""
+
+    allocate: Callable[[tuple[int, ...]], Pixels] = plain_memory
+    """Makes a batch buffer of a shape."""
+    cache_bytes: int = CACHE_BYTES
+    """Memory for whole shards of small images; sets that need more are read image by image."""
+    on_damage: str = "stop"
+    """`substitute` shows another image in place of one that does not decode."""
+    report: Callable[[str], None] = lambda message: None
+    """Called with a message for each damaged image that was replaced."""
+    read: Callable[[int, bytearray], memoryview] | None = None
+    """Returns a sample's stored bytes; without it they are read from the split's shards."""
+    fill: Callable[[Loaded, Boxes, int, int], ReadSeconds] | None = None
+    """Makes the images from one number to another in place of reading and decoding."""
+
+
+DEFAULTS = LoaderOptions()
+
+
+def wait_for(futures: Iterable[Future[None]], waiting: Callable[[float], None]) -> None:
+    """Return when all futures are done; raise the error of the first that failed."""
+    began = time.monotonic()
+    for future in futures:
+        while not (future.done() or wait([future], WAIT_REPORT_S).done):
+            waiting(time.monotonic() - began)
+        future.result()
+
+
 class Loader:
-    """Makes batches of one split as one rank sees them."""
+    """Makes one rank's part of the batches of a split."""
 
     def __init__(
         self,
@@ -103,31 +118,25 @@ class Loader:
         world: int = 1,
         threads: int = 0,
         prefetch: int = 3,
-        allocate: Allocate = plain_memory,
-        cache_bytes: int = CACHE_BYTES,
-        on_damage: str = "stop",
-        tell: Callable[[str], None] = lambda words: None,
+        options: LoaderOptions = DEFAULTS,
     ) -> None:
         self.split, self.order, self.view = split, order, view
-        self.rank, self.world = rank, world
-        self.prefetch = prefetch
-        self._allocate = allocate
-        self._damage = Damage(split, on_damage == "substitute")
-        self._tell = tell
+        self.rank, self.world, self.prefetch, self.options = rank, world, prefetch, options
+        self._damage = Damage(split, options.on_damage == "substitute")
         self._render = RENDERERS[split.codec]
-        lanes = getattr(order, "lanes", 1)
-        fits = suits(split, lanes, cache_bytes)
-        self._small = SmallImages(split, cache_bytes) if fits else None
+        self._read = options.read or split.bytes_of
+        fits = suits(split, getattr(order, "lanes", 1), options.cache_bytes)
+        self._small = SmallImages(split, options.cache_bytes) if fits else None
         self._largest = split.largest[0]
         self._shape: tuple[int, ...] = ()
         self._free: list[Pixels] = []
-        # OpenCV's own threads would fight ours for the same cores.
+        # OpenCV's own threads would compete with ours for the same cores.
         cv2.setNumThreads(0)
         self.threads = threads or usable_cores()
         self._threads = ThreadPoolExecutor(self.threads, DECODERS)
 
     def close(self, patience_s: float = 1.0) -> None:
-        """End the threads, but do not wait for ever on one that hangs in its storage."""
+        """End the threads. Waits at most `patience_s` for one that is blocked by its storage."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         give_up = time.monotonic() + patience_s
         while time.monotonic() < give_up and any(t.is_alive() for t in self._threads._threads):
@@ -136,101 +145,107 @@ class Loader:
     def batches(
         self, plan: Iterable[Batch], waiting: Callable[[float], None] = lambda seconds: None
     ) -> Iterator[Loaded]:
-        """The rank's part of each batch of a plan, in order. `waiting` is told now and then for how
-        long a batch has kept the caller waiting, and may raise."""
+        """Yield the rank's part of each batch of a plan, in order. While a batch is not ready,
+        `waiting` is called repeatedly with the seconds waited so far; it may raise. Raises
+        StokerError where a shard cannot be read or an image does not decode."""
         ahead: deque[Loaded] = deque()
-        coming = iter(plan)
+        remaining = iter(plan)
         try:
             while True:
-                while len(ahead) < self.prefetch and (batch := next(coming, None)) is not None:
+                while len(ahead) < self.prefetch and (batch := next(remaining, None)) is not None:
                     ahead.append(self._begin(batch))
                 if not ahead:
                     return
                 loaded = ahead.popleft()
-                wait_for(loaded.making, waiting)
-                for words in self._damage.news():
-                    self._tell(words)
+                wait_for(loaded.futures, waiting)
+                for message in self._damage.new_messages():
+                    self.options.report(message)
                 yield loaded
                 if loaded.images.shape == self._shape:
                     self._free.append(loaded.images)
         finally:
             for loaded in ahead:
-                for future in loaded.making:
+                for future in loaded.futures:
                     future.cancel()
 
     def _begin(self, batch: Batch) -> Loaded:
-        """Decide everything about a batch and set the threads to work on it."""
+        """Decide everything about a batch and queue its tasks."""
         edges = cuts(batch.size, self.world)
         begin, end = edges[self.rank], edges[self.rank + 1]
         samples, epochs = self.order.part(batch.position, batch.size, begin, end)
         sizes = self.split.widths[samples], self.split.heights[samples]
-        seen = boxes(self.view, batch.image_size, samples, epochs, *sizes)
-        shape = (len(samples), batch.image_size, batch.image_size, 3)
-        images = self._buffer(shape)
+        crops = boxes(self.view, batch.image_size, samples, epochs, *sizes)
+        images = self._buffer((len(samples), batch.image_size, batch.image_size, 3))
         loaded = Loaded(batch, images, self.split.labels[samples], samples, epochs)
         chunk = SMALL_CHUNK if self._small else CHUNK
-        loaded.making = [
-            self._threads.submit(self._fill, loaded, seen, start, min(start + chunk, len(samples)))
+        loaded.futures = [
+            self._threads.submit(self._run, loaded, crops, start, min(start + chunk, len(samples)))
             for start in range(0, len(samples), chunk)
         ]
-        # Made by a thread, so that whoever trains does not pause where an epoch begins.
+        # In a thread, so that training does not pause at the start of an epoch.
         ahead = batch.position + LOOK_AHEAD * batch.size
         self._threads.submit(self.order.look_ahead, ahead, batch.size)
         return loaded
 
     def _buffer(self, shape: tuple[int, ...]) -> Pixels:
-        """A buffer for a batch; those of another size (a past phase) are let go."""
+        """A buffer for a batch; buffers of another shape (of a past phase) are dropped."""
         if shape != self._shape:
             self._shape, self._free = shape, []
-        return self._free.pop() if self._free else self._allocate(shape)
+        return self._free.pop() if self._free else self.options.allocate(shape)
 
-    def _fill(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> None:
-        """Decode some images of a batch into their places."""
-        began, cpu = time.perf_counter(), time.thread_time()
-        read, read_cpu = self._make(loaded, seen, start, stop)
-        took = time.perf_counter() - began
-        loaded.spent.append((read, took - read, time.thread_time() - cpu, read_cpu))
-
-    def _make(self, loaded: Loaded, seen: Boxes, start: int, stop: int) -> tuple[float, float]:
-        """The same; how many seconds of it went into reading, by the clock and on the CPU."""
+    def _run(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> None:
+        """One task: make the images from start to stop and record its seconds."""
+        began, cpu_began = time.perf_counter(), time.thread_time()
         reach("decode")
-        chosen = loaded.samples[start:stop]
-        if self._small:
-            boxed = seen.edges[start:stop], seen.flip[start:stop]
-            return self._small.fill(chosen, *boxed, loaded.images[start:stop]), 0.0
-        read, read_cpu, clock, cpu_clock = 0.0, 0.0, time.perf_counter, time.thread_time
-        todo = zip(
-            chosen.tolist(),
-            self.split.widths[chosen].tolist(),
-            self.split.heights[chosen].tolist(),
-            seen.edges[start:stop].tolist(),
-            seen.flip[start:stop].tolist(),
+        fill = self.options.fill or (self._fill_small if self._small else self._fill_each)
+        read_s, read_cpu_s = fill(loaded, crops, start, stop)
+        wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
+        loaded.chunk_seconds.append((read_s, wall_s - read_s, cpu_s, read_cpu_s))
+
+    def _fill_small(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
+        """Many images by one call. The CPU time of reading is not measured and counts as 0."""
+        assert self._small is not None
+        some = slice(start, stop)
+        samples, images = loaded.samples[some], loaded.images[some]
+        return self._small.fill(samples, crops.edges[some], crops.flip[some], images), 0.0
+
+    def _fill_each(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
+        """One image after the other."""
+        samples = loaded.samples[start:stop]
+        read_s, read_cpu_s, clock, cpu_clock = 0.0, 0.0, time.perf_counter, time.thread_time
+        rows = zip(
+            samples.tolist(),
+            self.split.widths[samples].tolist(),
+            self.split.heights[samples].tolist(),
+            crops.edges[start:stop].tolist(),
+            crops.flip[start:stop].tolist(),
             loaded.images[start:stop],
             strict=True,
         )
-        room = scratch(self._largest, "stored")
-        for place, (sample, width, height, box, flip, out) in enumerate(todo, start):
-            asked, used = clock(), cpu_clock()
-            data = self.split.bytes_of(sample, room)
-            read, read_cpu = read + clock() - asked, read_cpu + cpu_clock() - used
+        buffer = scratch(self._largest, "stored")
+        for number, (sample, width, height, box, flip, out) in enumerate(rows, start):
+            began, cpu_began = clock(), cpu_clock()
+            data = self._read(sample, buffer)
+            read_s, read_cpu_s = read_s + clock() - began, read_cpu_s + cpu_clock() - cpu_began
             try:
                 self._render(data, width, height, box, flip, out)
             except (ValueError, cv2.error) as error:
-                self._stand_in(loaded, place, error)
-        return read, read_cpu
+                self._substitute(loaded, number, error)
+        return read_s, read_cpu_s
 
-    def _stand_in(self, loaded: Loaded, place: int, error: Exception) -> None:
-        """Put another image, with its own label, where one no longer decodes."""
-        epoch = loaded.epochs[place : place + 1]
-        damaged = int(loaded.samples[place])
-        for sample in self._damage.instead_of(damaged, int(epoch[0]), error):
+    def _substitute(self, loaded: Loaded, number: int, error: Exception) -> None:
+        """Put another image, with its own label, where one does not decode. Raises StokerError
+        where the recipe does not allow it or too many images are damaged."""
+        epoch = loaded.epochs[number : number + 1]
+        damaged = int(loaded.samples[number])
+        for sample in self._damage.substitutes(damaged, int(epoch[0]), error):
             other = np.array([sample])
             width, height = self.split.widths[other], self.split.heights[other]
-            seen = boxes(self.view, loaded.batch.image_size, other, epoch, width, height)
-            box, flip, out = seen.edges[0].tolist(), bool(seen.flip[0]), loaded.images[place]
-            data = self.split.bytes_of(sample, scratch(self._largest, "stored"))
+            crop = boxes(self.view, loaded.batch.image_size, other, epoch, width, height)
+            box, flip, out = crop.edges[0].tolist(), bool(crop.flip[0]), loaded.images[number]
+            data = self._read(sample, scratch(self._largest, "stored"))
             with suppress(ValueError, cv2.error):
                 self._render(data, int(width[0]), int(height[0]), box, flip, out)
-                loaded.labels[place] = self.split.labels[sample]
+                loaded.labels[number] = self.split.labels[sample]
                 return
-        raise StokerError(f"no image found to stand in for sample {damaged}") from error
+        raise StokerError(f"no intact image found to show in place of sample {damaged}") from error

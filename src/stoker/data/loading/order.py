@@ -1,15 +1,15 @@
-"""Order is a pure function: which sample stands at global position P.
+"""Which sample is at global position P: a pure function.
 
 Invariants, for any shard sizes, lanes, window, batch and world size:
 - positions e*N .. (e+1)*N - 1 are epoch e, and hold each of the N samples exactly once;
 - the sample at P depends on (fingerprint, seed, epoch, P) and on nothing else: not on the world
   size, the threads, or how often the run was killed;
-- in each epoch shards are permuted, laid end to end and cut into L contiguous lanes; position P
+- in each epoch shards are permuted, concatenated and cut into L contiguous lanes; position P
   belongs to lane P mod L, and within a lane samples are shuffled inside windows;
 - a batch is arranged lane by lane, so that cutting it into contiguous parts gives a rank whole
   lanes wherever the numbers divide, and the union of the parts is the same for every world size.
 
-Memory is O(shards) and a window at a time, whatever the number of samples.
+Memory is O(shards) and some windows, whatever the number of samples.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _WINDOWS_KEPT = 4 * MAX_LANES
 
 
 def lanes_for(samples: int, batch_sizes: list[int], window: int = WINDOW) -> int:
-    """How many lanes suit a set: a power of two that leaves a lane at least a window long and
-    divides half of every batch, so that parts of a batch end where lanes end."""
+    """The number of lanes for a set: the largest power of two that leaves a lane at least a window
+    long and divides half of every batch, so that parts of a batch end where lanes end."""
     lanes = 1
     while (
         2 * lanes <= MAX_LANES
@@ -46,16 +46,16 @@ def lanes_for(samples: int, batch_sizes: list[int], window: int = WINDOW) -> int
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """One epoch's shards laid end to end, and where each lane begins in that row."""
+    """One epoch's shards in their permuted order, and where lanes begin in that sequence."""
 
     shards: Ints
-    """Shard number at each place of the row."""
+    """Shard numbers in the order of this epoch."""
     starts: Ints
-    """Where in the row each of them starts; one more entry for the end."""
+    """Offset of each shard's first sample in the sequence; one more entry for the end."""
     lane_starts: Ints
-    """Where in the row each lane starts; one more entry for the end."""
+    """Offset of each lane's first sample in the sequence; one more entry for the end."""
     lane_first: Ints
-    """The first position of the epoch that belongs to each lane."""
+    """Each lane's first position in the epoch."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Order:
         self.samples = int(self.shard_sizes.sum())
         self._first_of_shard = np.concatenate(([0], np.cumsum(self.shard_sizes)))
         if self.samples == 0:
-            raise ValueError("an order needs at least one sample")
+            raise ValueError("an order needs at least one sample, and the shards hold none")
 
     def plan(self, epoch: int) -> EpochPlan:
         """Shard permutation and lane cuts of an epoch."""
@@ -102,15 +102,15 @@ class Order:
         return EpochPlan(shards, starts, lane_starts, lane_first)
 
     def _window(self, epoch: int, lane: int, number: int) -> Ints:
-        """Sample ids of one window of a lane, in the order they are seen."""
-        name = (epoch, lane, number)
+        """Sample ids of one window of a lane, in their shuffled order."""
+        key = (epoch, lane, number)
         with self._lock:
-            if name not in self._windows:
-                self._windows[name] = self._make_window(epoch, lane, number)
+            if key not in self._windows:
+                self._windows[key] = self._make_window(epoch, lane, number)
                 while len(self._windows) > _WINDOWS_KEPT:
                     self._windows.popitem(last=False)
-            self._windows.move_to_end(name)
-            return self._windows[name]
+            self._windows.move_to_end(key)
+            return self._windows[key]
 
     def _make_window(self, epoch: int, lane: int, number: int) -> Ints:
         plan = self.plan(epoch)
@@ -124,29 +124,30 @@ class Order:
         return ids
 
     def look_ahead(self, position: int, size: int) -> None:
-        """Make what a batch to come needs: at an epoch's start, a window for each of all lanes."""
+        """Compute and keep the windows of a later batch. At the start of an epoch every lane needs
+        a new one."""
         self.samples_at(np.arange(position, position + size, dtype=np.int64))
 
     def samples_at(self, positions: Ints) -> Ints:
-        """The sample id at each of some global positions."""
+        """The sample id at each global position."""
         ids = np.empty(len(positions), dtype=np.int64)
         epochs = positions // self.samples
         lanes = positions % self.lanes
         for epoch in np.unique(epochs):
             plan = self.plan(int(epoch))
-            here = np.flatnonzero(epochs == epoch)
-            places = (positions[here] - plan.lane_first[lanes[here]]) // self.lanes
-            numbers = places // self.window
-            names = lanes[here] * (self.samples + 1) + numbers
-            for name in np.unique(names):
-                lane, number = divmod(int(name), self.samples + 1)
-                chosen = names == name
+            rows = np.flatnonzero(epochs == epoch)
+            offsets = (positions[rows] - plan.lane_first[lanes[rows]]) // self.lanes
+            numbers = offsets // self.window
+            keys = lanes[rows] * (self.samples + 1) + numbers
+            for key in np.unique(keys):
+                lane, number = divmod(int(key), self.samples + 1)
+                mask = keys == key
                 window = self._window(int(epoch), lane, number)
-                ids[here[chosen]] = window[places[chosen] - number * self.window]
+                ids[rows[mask]] = window[offsets[mask] - number * self.window]
         return ids
 
     def arranged(self, position: int, size: int) -> Ints:
-        """The positions of a batch, lane by lane: the arrangement that ranks take parts of."""
+        """The positions of a batch, lane by lane; each rank takes a contiguous part of them."""
         positions = np.arange(position, position + size, dtype=np.int64)
         return positions[np.argsort(positions % self.lanes, kind="stable")]
 
@@ -157,7 +158,7 @@ class Order:
 
 
 class Arrangement(Protocol):
-    """Anything that says which samples, of which epochs, make up a part of a batch."""
+    """Anything that maps a part of a batch to its samples and their epochs."""
 
     def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]: ...
 
@@ -165,11 +166,11 @@ class Arrangement(Protocol):
 
 
 class InOrder:
-    """The arrangement of evaluation: sample number p stands at position p, in epoch 0."""
+    """The arrangement of evaluation: sample number p is at position p, in epoch 0."""
 
     def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]:
         samples = np.arange(position + begin, position + end, dtype=np.int64)
         return samples, np.zeros_like(samples)
 
     def look_ahead(self, position: int, size: int) -> None:
-        """Nothing needs to be made."""
+        """Nothing is computed ahead."""

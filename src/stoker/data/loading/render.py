@@ -1,12 +1,12 @@
-"""Stored bytes and a box to one image of a batch, written straight into its place.
+"""One image of a batch from its stored bytes and its crop box, written into the batch buffer.
 
-One filter everywhere (training, evaluation, prediction): JPEGs are shrunk by a power of two inside
-the decoder while they still cover the box, then resized bilinearly; what is still twice as large
-(raw pixels) is averaged over areas instead, so that nothing is skipped.
+Training, evaluation and prediction use the same filter. The decoder shrinks a JPEG by a power of
+two as long as the box keeps enough pixels; then it is resized bilinearly. A crop that is still at
+least twice as large (raw pixels) is averaged over areas, so that no pixel is skipped.
 
-Of a JPEG only what the box needs is decoded: by the compiled extra (`region`), else as far as its
-markers allow (`restart`). The pixels are the same, with and without either. Mapped bytes are only
-touched where the interpreter lock is not held: the first touch may wait for a disk.
+Of a JPEG only what the box needs is decoded: by the compiled extra (`images/jpeg_region`), or else
+the rows between its restart markers (`images/jpeg_rows`). The pixels are the same with and without
+either.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stoker.data.loading.crops import dct_scale
 
 Pixels = NDArray[np.uint8]
 Render = Callable[[memoryview, int, int, list[int], bool, Pixels], None]
-"""(bytes, stored width, stored height, box, flip, place in the batch)"""
+"""(stored bytes, stored width, stored height, box, flip, output image)"""
 
 _scratch = threading.local()
 
@@ -35,28 +35,27 @@ def render_jpeg(
 ) -> None:
     left, top, right, bottom = box
     scale = dct_scale(right - left, bottom - top, out.shape[0])
-    # What lies outside is mirrored from the whole image.
+    # A box that reaches outside needs the whole image, which is mirrored there.
     inside = left >= 0 and top >= 0 and right <= width and bottom <= height
     if inside and decode_region is not None:
-        left, top, right, bottom = left // scale, top // scale, right // scale, bottom // scale
-        room = scratch((right - left + WIDEST) * (bottom - top) * 3)
-        found = decode_region(data, width, height, left, top, right, bottom, scale, room)
-        if found is not None:
-            across, indent = found
-            rows: Pixels = np.ndarray((bottom - top, across, 3), np.uint8, room)
-            place(rows, [indent, 0, indent + right - left, bottom - top], flip, out)
+        left, top, right, bottom = (edge // scale for edge in box)
+        buffer = scratch((right - left + WIDEST) * (bottom - top) * 3)
+        region = decode_region(data, width, height, left, top, right, bottom, scale, buffer)
+        if region is not None:
+            across, indent = region
+            rows: Pixels = np.ndarray((bottom - top, across, 3), np.uint8, buffer)
+            write_crop(rows, [indent, 0, indent + right - left, bottom - top], flip, out)
             return
     elif inside and (part := cut_rows(data, height, top, bottom)) is not None:
-        rows_cut, high, first_row = part
-        image = decode_whole(rows_cut, width, high, scale)
-        shown = [left, top - first_row, right, bottom - first_row]
-        place(image, [edge // scale for edge in shown], flip, out)
-        return
+        data, height, first_row = part
+        box = [left, top - first_row, right, bottom - first_row]
     image = decode_whole(data, width, height, scale)
-    place(image, [edge // scale for edge in box], flip, out)
+    write_crop(image, [edge // scale for edge in box], flip, out)
 
 
 def decode_whole(data: memoryview, width: int, height: int, scale: int) -> Pixels:
+    """All pixels of a JPEG, shrunk by `scale`, in this thread's buffer. Raises ValueError where it
+    does not decode, or has another size."""
     high, wide = -(-height // scale), -(-width // scale)
     image: Pixels = simplejpeg.decode_jpeg(
         data,
@@ -66,7 +65,9 @@ def decode_whole(data: memoryview, width: int, height: int, scale: int) -> Pixel
         buffer=scratch(high * wide * 3),
     )
     if image.shape[:2] != (high, wide):
-        raise ValueError("the image has another size than its index says")
+        raise ValueError(
+            f"the image has {image.shape[1]} x {image.shape[0]} pixels, not {wide} x {high}"
+        )
     return image
 
 
@@ -75,7 +76,7 @@ def render_raw(
 ) -> None:
     # The pixels are the last width * height * 3 bytes of the .npy member.
     image = np.frombuffer(data, dtype=np.uint8)[-width * height * 3 :].reshape(height, width, 3)
-    place(image, box, flip, out)
+    write_crop(image, box, flip, out)
 
 
 RENDERERS: dict[str, Render] = {
@@ -85,23 +86,23 @@ RENDERERS: dict[str, Render] = {
 }
 
 
-def scratch(size: int, what: str = "decoded") -> bytearray:
-    """This thread's buffer for decoded or for stored images, grown to at least `size` bytes."""
-    buffer: bytearray | None = getattr(_scratch, what, None)
+def scratch(size: int, name: str = "decoded") -> bytearray:
+    """This thread's buffer of a name (decoded or stored images), of at least `size` bytes."""
+    buffer: bytearray | None = getattr(_scratch, name, None)
     if buffer is None or len(buffer) < size:
         buffer = bytearray(size)
-        setattr(_scratch, what, buffer)
+        setattr(_scratch, name, buffer)
     return buffer
 
 
-def place(image: Pixels, box: list[int], flip: bool, out: Pixels) -> None:
-    """Cut the box out of an image, resize it to the batch's size, mirror it if asked."""
+def write_crop(image: Pixels, box: list[int], flip: bool, out: Pixels) -> None:
+    """Write the box of an image into `out`, resized to it and mirrored where `flip` is set."""
     left, top, right, bottom = box
     height, width = image.shape[:2]
     crop = image[max(top, 0) : bottom, max(left, 0) : right]
-    beyond = (max(-top, 0), max(bottom - height, 0), max(-left, 0), max(right - width, 0))
-    if any(beyond):
-        crop = bordered(image, box, beyond)
+    margins = (max(-top, 0), max(bottom - height, 0), max(-left, 0), max(right - width, 0))
+    if any(margins):
+        crop = bordered(image, box, margins)
     if crop.shape == out.shape:
         if flip:
             cv2.flip(crop, 1, dst=out)
@@ -115,8 +116,9 @@ def place(image: Pixels, box: list[int], flip: bool, out: Pixels) -> None:
         cv2.flip(out, 1, dst=out)
 
 
-def bordered(image: Pixels, box: list[int], beyond: tuple[int, int, int, int]) -> Pixels:
-    """The box with what lies outside mirrored from inside the image."""
+def bordered(image: Pixels, box: list[int], margins: tuple[int, int, int, int]) -> Pixels:
+    """The box of an image that is mirrored at its edges. `margins` are the rows and columns of the
+    box outside the image: top, bottom, left, right."""
     left, top, right, bottom = box
-    whole = np.asarray(cv2.copyMakeBorder(image, *beyond, cv2.BORDER_REFLECT_101))
-    return whole[top + beyond[0] : bottom + beyond[0], left + beyond[2] : right + beyond[2]]
+    whole = np.asarray(cv2.copyMakeBorder(image, *margins, cv2.BORDER_REFLECT_101))
+    return whole[top + margins[0] : bottom + margins[0], left + margins[2] : right + margins[2]]

@@ -1,7 +1,8 @@
-"""Many small raw images at once, where a call of Python for each would cost more than its pixels.
+"""Many small raw images by one call: a call for each would cost more than its pixels.
 
-Invariants: the same bytes as one image at a time (`decode.place`). Shards are read whole and kept
-while they are in use, within a bound; sets that would not fit into it go the other way.
+Invariants: the bytes are those of one image at a time (`render.write_crop`). Shards are read whole
+and cached while they are in use, within a memory limit. A set that needs more memory is read image
+by image.
 """
 
 from __future__ import annotations
@@ -19,82 +20,76 @@ from numpy.typing import NDArray
 
 from stoker.data.dataset import SplitIndex
 from stoker.data.loading.order import WINDOW
-from stoker.data.loading.render import Pixels, place
+from stoker.data.loading.render import Pixels, scratch, write_crop
 
 Ints = NDArray[np.int64]
 
 CACHE_BYTES = 512 << 20
-_own = threading.local()
 LARGEST_SIDE = 128
-"""Above this the pixels cost more than the calls."""
-
-
-def shards_in_use(split: SplitIndex, lanes: int) -> int:
-    """How many shards the windows of all lanes, and those that follow, lie in."""
-    smallest = int(split.shard_sizes.min(initial=1))
-    return min(lanes * (WINDOW // max(smallest, 1) + 3), len(split.shards))
+"""Pixels; above this the pixels of an image cost more than a call."""
+_thread = threading.local()
 
 
 def cache_bytes(split: SplitIndex, lanes: int) -> int:
-    """What keeping them takes."""
-    return shards_in_use(split, lanes) * max(int(shard["bytes"]) for shard in split.shards)
+    """Memory of the shards that hold the current and the next windows of all lanes."""
+    smallest = int(split.shard_sizes.min(initial=1))
+    shards = min(lanes * (WINDOW // max(smallest, 1) + 3), len(split.shards))
+    return shards * max(int(shard["bytes"]) for shard in split.shards)
 
 
-def suits(split: SplitIndex, lanes: int, room: int) -> bool:
-    """Whether all images are small, raw and of one size, and their shards fit into the room."""
+def suits(split: SplitIndex, lanes: int, allowed_bytes: int) -> bool:
+    """Whether all images are small raw squares of one size and the shards in use fit into the
+    allowed memory."""
     if split.codec != "raw" or not len(split):
         return False
     side, length = int(split.widths[0]), int(split.length[0])
     square = (split.widths == side).all() and (split.heights == side).all()
-    even = (split.length == length).all() and evenly_spaced(split)
-    return bool(square and even) and side <= LARGEST_SIDE and cache_bytes(split, lanes) <= room
+    distances = np.diff(split.offset)[np.diff(split.shard) == 0]
+    even = (split.length == length).all() and (distances == distances[:1]).all()
+    small = side <= LARGEST_SIDE and cache_bytes(split, lanes) <= allowed_bytes
+    return bool(square and even) and small
 
 
-def evenly_spaced(split: SplitIndex) -> bool:
-    apart = np.diff(split.offset)[np.diff(split.shard) == 0]
-    return bool((apart == apart[0]).all()) if len(apart) else True
-
-
-def held_by_nobody_else() -> int:
-    """What this interpreter counts for a thing that only the asking function holds; less than that
-    is never counted, which is to say: where counting does not tell, nothing is used again."""
+def refcount_of_one_user() -> int:
+    """The reference count of an object that only the calling function holds. -1 without the
+    interpreter lock, where counts are not exact: no count is that small, so no buffer is reused."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return -1
-    _, thing = OrderedDict({0: np.empty(1)}).popitem(last=False)
-    return sys.getrefcount(thing)
+    _, array = OrderedDict({0: np.empty(1)}).popitem(last=False)
+    return sys.getrefcount(array)
 
 
-ONLY_HERE = held_by_nobody_else()
+ONE_USER = refcount_of_one_user()
 
 
 class SmallImages:
-    """The images of a split that `suits`."""
+    """Crops of the images of a split that `suits`."""
 
-    def __init__(self, split: SplitIndex, room: int = CACHE_BYTES) -> None:
+    def __init__(self, split: SplitIndex, allowed_bytes: int = CACHE_BYTES) -> None:
         self._split = split
         self.side = int(split.widths[0])
         self._first = np.concatenate(([0], np.cumsum(split.shard_sizes)))
-        self._most = max(room // max(int(shard["bytes"]) for shard in split.shards), 1)
-        self._kept: OrderedDict[int, Pixels] = OrderedDict()
+        self._most = max(allowed_bytes // max(int(shard["bytes"]) for shard in split.shards), 1)
+        self._shards: OrderedDict[int, Pixels] = OrderedDict()
         self._lock = threading.Lock()
 
     def shard(self, number: int) -> Pixels:
-        """All images of a shard, in its own bytes."""
-        asked = time.perf_counter()
+        """All images of a shard, as a view of its bytes."""
+        began = time.perf_counter()
         with self._lock:
-            if number not in self._kept:
-                self._kept[number] = self._read(number, self._oldest())
-            self._kept.move_to_end(number)
-            _own.read_s = getattr(_own, "read_s", 0.0) + time.perf_counter() - asked
-            return self._kept[number]
+            if number not in self._shards:
+                self._shards[number] = self._read(number, self._oldest())
+            self._shards.move_to_end(number)
+            _thread.read_s = getattr(_thread, "read_s", 0.0) + time.perf_counter() - began
+            return self._shards[number]
 
     def _oldest(self) -> Pixels | None:
-        """The buffer of the shard that was longest not used, where there are enough: fresh memory
-        is dear. Not while another thread still copies from it."""
-        if len(self._kept) < self._most:
+        """Drop the least recently used shard where the cache is full. Returns its buffer, because
+        new memory is slow, unless another thread still copies from it."""
+        if len(self._shards) < self._most:
             return None
-        _, images = self._kept.popitem(last=False)
-        return images.base if sys.getrefcount(images) <= ONLY_HERE else None
+        _, images = self._shards.popitem(last=False)
+        return images.base if sys.getrefcount(images) <= ONE_USER else None
 
     def _read(self, number: int, into: Pixels | None) -> Pixels:
         split, side = self._split, self.side
@@ -105,72 +100,68 @@ class SmallImages:
         return np.ndarray(shape, np.uint8, split.whole_shard(number, into), begin, strides)
 
     def fill(self, samples: Ints, edges: Ints, flip: NDArray[np.bool_], out: Pixels) -> float:
-        """Put the boxes of some samples into their places; the seconds that went into reading."""
-        _own.read_s = 0.0
+        """Write the boxes of some samples into `out`; returns the seconds of reading."""
+        _thread.read_s = 0.0
         across, down = edges[:, 2] - edges[:, 0], edges[:, 3] - edges[:, 1]
         if out.shape[1] == self.side and (across == self.side).all() and (down == self.side).all():
             self._shift(samples, edges[:, 0], edges[:, 1], flip, out)
-            return float(_own.read_s)
-        for number, rows, places in self._by_shard(samples):
-            images = self.shard(number)
-            for row, at in zip(rows.tolist(), places.tolist(), strict=True):
-                place(images[row], edges[at].tolist(), bool(flip[at]), out[at])
-        return float(_own.read_s)
+            return float(_thread.read_s)
+        for shard, rows, numbers in self._by_shard(samples):
+            images = self.shard(shard)
+            for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+                box = edges[number].tolist()
+                write_crop(images[row], box, bool(flip[number]), out[number])
+        return float(_thread.read_s)
 
     def _by_shard(self, samples: Ints) -> list[tuple[int, Ints, Ints]]:
-        """Shard, rows in it and places in the batch, of the samples."""
+        """For each shard of the samples: its number, rows in the shard, indices into `samples`."""
         shards = self._split.shard[samples]
-        found = []
-        for number in np.unique(shards).tolist():
-            places = np.flatnonzero(shards == number)
-            found.append((number, samples[places] - self._first[number], places))
-        return found
+        groups = []
+        for shard in np.unique(shards).tolist():
+            numbers = np.flatnonzero(shards == shard)
+            groups.append((shard, samples[numbers] - self._first[shard], numbers))
+        return groups
 
     def _shift(
         self, samples: Ints, left: Ints, top: Ints, flip: NDArray[np.bool_], out: Pixels
     ) -> None:
-        """Boxes as large as the images, moved by some pixels, mirrored beyond the edge: rows are
-        chosen while they are copied, columns for all images with the same move together."""
-        side, beyond = self.side, int(np.abs(left).max(initial=0))
+        """Boxes as large as the images, shifted by some pixels and mirrored outside the edge. Rows
+        are selected while they are copied; columns for all images with the same shift at once."""
+        side, margin = self.side, int(np.abs(left).max(initial=0))
         order = np.lexsort((left, flip))
-        ranked = np.empty(len(order), np.int64)
-        ranked[order] = np.arange(len(order))
+        slots = np.empty(len(order), np.int64)
+        slots[order] = np.arange(len(order))
         rows = reflected(np.arange(side) + top[:, None], side)
-        copied = scratch("copied", out.shape)
-        for number, inside, places in self._by_shard(samples):
-            copied[ranked[places]] = self.shard(number)[inside[:, None], rows[places]]
-        # One tall image of all: what is done to its columns is done to all images.
+        copied = pixel_buffer("copied", out.shape)
+        for shard, inside, numbers in self._by_shard(samples):
+            copied[slots[numbers]] = self.shard(shard)[inside[:, None], rows[numbers]]
+        # All images as one tall image: an operation on its columns applies to all of them.
         tall = copied.reshape(-1, side, 3)
         wide = tall
-        if beyond:
-            wide = scratch("wide", (len(tall), side + 2 * beyond, 3))
-            cv2.copyMakeBorder(tall, 0, 0, beyond, beyond, cv2.BORDER_REFLECT_101, dst=wide)
-            copied = scratch("moved", out.shape)
+        if margin:
+            wide = pixel_buffer("wide", (len(tall), side + 2 * margin, 3))
+            cv2.copyMakeBorder(tall, 0, 0, margin, margin, cv2.BORDER_REFLECT_101, dst=wide)
+            copied = pixel_buffer("moved", out.shape)
             tall = copied.reshape(-1, side, 3)
         keys = np.stack([flip[order], left[order]])
         cuts = [0, *(np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1).tolist()]
         for begin, end in pairwise([*cuts, len(order)]):
-            lines, shift = slice(begin * side, end * side), beyond + int(left[order[begin]])
+            lines, shift = slice(begin * side, end * side), margin + int(left[order[begin]])
             if flip[order[begin]]:
                 cv2.flip(wide[lines, shift : shift + side], 1, dst=tall[lines])
-            elif beyond:
+            elif margin:
                 tall[lines] = wide[lines, shift : shift + side]
         out[order] = copied
 
 
-def scratch(name: str, shape: tuple[int, ...]) -> Pixels:
-    """This thread's buffer of a name, used again and again."""
-    size = math.prod(shape)
-    kept: Pixels | None = getattr(_own, name, None)
-    if kept is None or len(kept) < size:
-        kept = np.empty(size, np.uint8)
-        setattr(_own, name, kept)
-    return kept[:size].reshape(shape)
+def pixel_buffer(name: str, shape: tuple[int, ...]) -> Pixels:
+    """This thread's buffer of a name, as an array of this shape."""
+    return np.ndarray(shape, np.uint8, scratch(math.prod(shape), name))
 
 
-def reflected(places: Ints, side: int) -> Ints:
-    """Places beyond an edge mirrored to those inside; the edge itself is not repeated."""
+def reflected(indices: Ints, side: int) -> Ints:
+    """Indices outside an edge mirrored to those inside; the edge itself is not repeated."""
     if side == 1:
-        return np.zeros_like(places)
-    places = np.abs(places) % (2 * side - 2)
-    return np.minimum(places, 2 * side - 2 - places)
+        return np.zeros_like(indices)
+    indices = np.abs(indices) % (2 * side - 2)
+    return np.minimum(indices, 2 * side - 2 - indices)

@@ -23,8 +23,8 @@ import pyarrow as pa
 from stoker.commit import write_json
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
-from stoker.data.loading.memory import packing_workers
 from stoker.data.packing.finish import clear_up, digest_of, finish
+from stoker.data.packing.memory import packing_workers
 from stoker.data.packing.shard import Files, Inputs, ShardReport, ShardTask, committed, write_shard
 from stoker.data.packing.source import FileSource, StreamSource, open_source
 from stoker.data.packing.staging import Chunk, Staged, content_of, stage, stage_task

@@ -1,12 +1,12 @@
-"""From what each part costs by itself to what training will reach: pure functions of numbers.
+"""The expected throughput of training, from the cost of each part alone: pure functions.
 
-A step needs three things at once: the network's turn, a batch from the loader, and cores for both.
-They overlap, so the slowest of them sets the pace:
+A step needs three things at once: the model's forward and backward pass, a batch from the loader,
+and cores for both. They overlap, so the slowest of them sets the duration of a step:
 
     step_s = max(compute.wall_s, loader.wall_s, (compute.cpu_s + loader.cpu_s) / cores)
 
-Invariants: no part alone is slower than the step; a cheaper part never makes it longer; more cores
-never make it longer. Evaluation and checkpoints are not part of a step: they come on top.
+Invariants: no part alone is slower than the step; neither a cheaper part nor more cores make a step
+longer. Evaluation and checkpoints are not part of a step: their time is added to it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,15 @@ COMPUTE, LOADER, CORES = "compute", "data", "host"
 
 @dataclass(frozen=True)
 class Cost:
-    """What one batch costs one part of training, by itself."""
+    """The time that one part of training, running alone, takes for a batch."""
 
     wall_s: float
     cpu_s: float
 
-    def scaled(self, factor: float) -> Cost:
-        return Cost(self.wall_s * factor, self.cpu_s * factor)
-
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A resource, and how many images a second it could serve were the others free."""
+    """A resource, and the images a second that it allows if the others cost nothing."""
 
     limit: str
     words: str
@@ -40,7 +37,7 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The pace of training, as far as the parts tell it."""
+    """The throughput of training that follows from its parts."""
 
     batch_size: int
     ceilings: tuple[Ceiling, ...]
@@ -64,27 +61,29 @@ class Forecast:
 
 
 def forecast(batch_size: int, compute: Cost, loader: Cost, cores: int) -> Forecast:
-    """What training reaches with these parts on so many cores."""
-    together_s = compute.cpu_s + loader.cpu_s
-    loading = loader.cpu_s / max(together_s, 1e-9)
-    words = f"the cores: the network takes {1 - loading:.0%} of their time, loading {loading:.0%}"
+    """The throughput of these parts on this number of cores."""
+    cpu_s = compute.cpu_s + loader.cpu_s
+    loading = loader.cpu_s / max(cpu_s, 1e-9)
+    shares = f"the model takes {1 - loading:.0%} of their time, loading {loading:.0%}"
     rows = (
-        (COMPUTE, "compute: the network itself", compute.wall_s),
+        (COMPUTE, "compute: the model's forward and backward pass", compute.wall_s),
         (LOADER, "loading: reading and decoding", loader.wall_s),
-        (CORES, words, together_s / max(cores, 1)),
+        (CORES, f"the cores: {shares}", cpu_s / max(cores, 1)),
     )
-    found = [Ceiling(limit, words, batch_size / max(step_s, 1e-9)) for limit, words, step_s in rows]
-    # Where two bind alike, the one with a name of its own says more than the cores.
-    return Forecast(batch_size, tuple(sorted(found, key=lambda row: row.images_per_s)))
+    ceilings = [
+        Ceiling(limit, text, batch_size / max(step_s, 1e-9)) for limit, text, step_s in rows
+    ]
+    # The sort is stable: of equal ceilings, compute and loading say more than the cores.
+    return Forecast(batch_size, tuple(sorted(ceilings, key=lambda ceiling: ceiling.images_per_s)))
 
 
 def fixed_s(whole_s: float, half_s: float) -> float:
-    """What a step costs whatever its batch, from one batch and one of half the size."""
+    """The seconds of a step that do not depend on its batch, from a batch and half a batch."""
     return max(2 * half_s - whole_s, 0.0)
 
 
 def for_batch(measured: Cost, measured_size: int, fixed: Cost, size: int) -> Cost:
-    """The cost of a batch of another size: the fixed part once, the rest by the image."""
+    """The cost of another batch size: the fixed part once, the rest in proportion to images."""
     factor = size / measured_size
     wall_s, cpu_s = min(fixed.wall_s, measured.wall_s), min(fixed.cpu_s, measured.cpu_s)
     return Cost(
@@ -93,7 +92,7 @@ def for_batch(measured: Cost, measured_size: int, fixed: Cost, size: int) -> Cos
 
 
 def spread(values: Sequence[float]) -> float:
-    """The middle half of some values, as a share of their median; 0 where there are too few."""
+    """The interquartile range as a share of the median; 0 for fewer than 4 values."""
     if len(values) < 4:
         return 0.0
     low, _, high = quantiles(values, n=4)

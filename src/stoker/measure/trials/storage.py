@@ -1,8 +1,8 @@
-"""What the disk below a folder can do by itself: files a second, bytes in a row, bytes at random.
+"""The speed of the disk below a folder, alone: small files, sequential reads, random reads.
 
-Invariants: files that are there are only read; what is written for the trial is removed again,
-however the trial ends. No block is read twice, so none of a pass can come from the pass itself. A
-figure says whether it is of the disk or of the page cache.
+Invariants: the user's files are only read. Files written for the measurement are removed, however
+it ends. No block is read twice, so a pass never reads what it has itself brought into the page
+cache. Each figure says whether it was measured cold.
 """
 
 from __future__ import annotations
@@ -10,39 +10,41 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stoker.host.page_cache import drop, held
-from stoker.measure.trials.loading import COLD
+from stoker.host.page_cache import cached_share, drop, is_cold
 
 BLOCK, RUN = 64 << 10, 1 << 20
-"""Bytes of a read at random places, and of one in a row."""
+"""Bytes of one random read, and of one sequential read."""
 MOST = 1 << 30
-"""Bytes of shards that are used."""
+"""Bytes of shards after which no further shard is used."""
 SMALL_FILES = 300
+"""Files that are made, or opened, to measure small files."""
 TRIAL_BYTES = 256 << 20
+"""Largest size of the trial file."""
 SYNCED = 16 << 20
-"""Bytes of it that may wait in a cache."""
+"""Bytes of the trial file between two fsyncs."""
 TRIAL_SHARE = 0.1
-"""Of the free space, that a trial file may take."""
+"""Share of the free space that the trial file may take."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """Bytes that came from some files."""
+    """One measurement of reading files."""
 
     bytes: int
     reads: int
     seconds: float
     held: float | None
-    """The share of the files that was in memory before; None where nobody knows."""
+    """The share of the files in the page cache before; None where that is unknown."""
 
     @property
     def mb_per_s(self) -> float:
@@ -50,7 +52,7 @@ class Read:
 
     @property
     def is_cold(self) -> bool:
-        return self.held is not None and self.held <= COLD
+        return is_cold(self.held)
 
     def images_per_s(self, image_bytes: float) -> float:
         return self.bytes / max(self.seconds, 1e-9) / max(image_bytes, 1.0)
@@ -58,12 +60,13 @@ class Read:
 
 @dataclass(frozen=True)
 class Metadata:
-    """Small files."""
+    """The measurement of small files."""
 
     files: int
     seconds: float
     made: bool
-    """Made, looked up and removed; else only looked up and opened, where nothing may be written."""
+    """True: created, looked up and removed. False: existing files looked up and opened, because
+    nothing can be written."""
 
     @property
     def files_per_s(self) -> float:
@@ -72,7 +75,10 @@ class Metadata:
 
 @dataclass(frozen=True)
 class DiskSpeed:
+    """All measurements of a disk."""
+
     place: str
+    """The folder that was measured."""
     row: Read
     random: Read
     threads: int
@@ -85,141 +91,122 @@ class DiskSpeed:
 
 
 def measure_storage(
-    place: Path, files: Sequence[Path], beside: Path, threads: int, seconds: float
+    folder: Path, files: Sequence[Path], beside: Path, threads: int, seconds: float
 ) -> DiskSpeed:
-    """What the disk of some files can do; trial files are made beside."""
-    chosen: list[Path] = []
-    total = 0
-    for path in files:
-        if not chosen or total < MOST:
-            chosen.append(path)
-            total += path.stat().st_size
+    """The speed of the disk that holds some files; small files are made in the folder `beside`."""
+    bytes_before = accumulate((path.stat().st_size for path in files), initial=0)
+    shards = [path for path, before in zip(files, bytes_before, strict=False) if before < MOST]
     return DiskSpeed(
-        str(place),
-        read_in_a_row(chosen, seconds),
-        read_at_random(chosen, threads, seconds),
+        str(folder),
+        read_sequentially(shards, seconds),
+        read_at_random(shards, threads, seconds),
         threads,
-        metadata_rate(beside, files),
+        measure_small_files(beside, files),
     )
 
 
-def measure_bare_storage(place: Path, threads: int, seconds: float) -> DiskSpeed:
-    """What the disk of a folder without a set can do, with a file of our own."""
-    with trial_file(place, seconds) as (path, written):
-        found = measure_storage(place, [path], place, threads, seconds)
-    return DiskSpeed(found.place, found.row, found.random, threads, found.metadata, written)
+def measure_bare_storage(folder: Path, threads: int, seconds: float) -> DiskSpeed:
+    """The speed of the disk of a folder that holds no set, measured with a trial file."""
+    with trial_file(folder, seconds) as (path, written_mb_per_s):
+        speed = measure_storage(folder, [path], folder, threads, seconds)
+    return replace(speed, written_mb_per_s=written_mb_per_s)
 
 
 @contextmanager
-def trial_file(place: Path, seconds: float) -> Iterator[tuple[Path, float]]:
-    """A file of noise, and how many MB/s of it went to the disk; removed afterwards. Smaller where
-    the disk is slow: what a cache took in some seconds still has to be written."""
-    free = os.statvfs(place)
-    most = min(TRIAL_BYTES, int(free.f_bavail * free.f_frsize * TRIAL_SHARE)) // RUN * RUN
-    handle, name = tempfile.mkstemp(prefix=".stoker-doctor-", dir=place)
-    try:
+def trial_file(folder: Path, seconds: float) -> Iterator[tuple[Path, float]]:
+    """A file of random bytes and the MB/s at which it was written to the disk; removed afterwards.
+    Writing ends after `seconds`, so that the file is smaller on a slow disk."""
+    disk = os.statvfs(folder)
+    most = min(TRIAL_BYTES, int(disk.f_bavail * disk.f_frsize * TRIAL_SHARE)) // RUN * RUN
+    with tempfile.NamedTemporaryFile(prefix=".stoker-doctor-", dir=folder, buffering=0) as file:
         noise = np.random.default_rng(0).bytes(RUN)
         began, written = time.perf_counter(), 0
         while written < RUN or (written < most and time.perf_counter() - began < seconds):
-            written += os.write(handle, noise)
+            written += file.write(noise)
             if written % SYNCED == 0:
                 with suppress(OSError):
-                    os.fsync(handle)
+                    os.fsync(file.fileno())
         with suppress(OSError):
-            os.fsync(handle)
-        took_s = time.perf_counter() - began
-        os.close(handle)
-        handle = -1
-        yield Path(name), written / max(took_s, 1e-9) / 1e6
-    finally:
-        if handle >= 0:
-            os.close(handle)
-        with suppress(FileNotFoundError):
-            Path(name).unlink()
+            os.fsync(file.fileno())
+        yield Path(file.name), written / max(time.perf_counter() - began, 1e-9) / 1e6
 
 
-def read_in_a_row(files: Sequence[Path], seconds: float) -> Read:
-    """One file after the other, by one thread."""
+def read_sequentially(files: Sequence[Path], seconds: float) -> Read:
+    """Read one file after the other, with one thread."""
     drop(files)
-    share, room = held(files), memoryview(bytearray(RUN))
-    taken = reads = 0
+    cached, buffer = cached_share(files), memoryview(bytearray(RUN))
+    total = reads = 0
     began = time.perf_counter()
     for path in files:
         with path.open("rb", buffering=0) as file:
-            while time.perf_counter() - began < seconds and (count := file.readinto(room)):
-                taken, reads = taken + count, reads + 1
-    return Read(taken, reads, time.perf_counter() - began, share)
+            while time.perf_counter() - began < seconds and (count := file.readinto(buffer)):
+                total, reads = total + count, reads + 1
+    return Read(total, reads, time.perf_counter() - began, cached)
 
 
 def read_at_random(files: Sequence[Path], threads: int, seconds: float) -> Read:
-    """Blocks in any order, by as many threads as load images."""
+    """Read the blocks of all files in a random order, with as many threads as load images."""
     drop(files)
-    share = held(files)
+    cached = cached_share(files)
     handles = [os.open(path, os.O_RDONLY) for path in files]
     try:
         for handle in handles:
             if hasattr(os, "posix_fadvise"):
                 with suppress(OSError):
-                    # Else the kernel reads ahead, and that is no random read.
+                    # Without this the kernel reads ahead, and the reads are not random.
                     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
         counts = [max(os.fstat(handle).st_size // BLOCK, 1) for handle in handles]
-        places = [(h, n * BLOCK) for h, c in zip(handles, counts, strict=True) for n in range(c)]
-        order = np.random.default_rng(0).permutation(len(places)).tolist()
+        blocks = [(h, n * BLOCK) for h, c in zip(handles, counts, strict=True) for n in range(c)]
+        order = np.random.default_rng(0).permutation(len(blocks)).tolist()
         began = time.perf_counter()
 
-        def some(worker: int) -> tuple[int, int]:
-            room, taken, reads = bytearray(BLOCK), 0, 0
+        def read_share(worker: int) -> tuple[int, int]:
+            buffer, total, reads = bytearray(BLOCK), 0, 0
             for number in order[worker::threads]:
                 if time.perf_counter() - began >= seconds:
                     break
-                handle, offset = places[number]
-                taken, reads = taken + os.preadv(handle, [room], offset), reads + 1
-            return taken, reads
+                handle, offset = blocks[number]
+                total, reads = total + os.preadv(handle, [buffer], offset), reads + 1
+            return total, reads
 
         with ThreadPoolExecutor(threads) as pool:
-            done = list(pool.map(some, range(threads)))
-        took_s = time.perf_counter() - began
+            counts_of_threads = list(pool.map(read_share, range(threads)))
+        wall_s = time.perf_counter() - began
     finally:
         for handle in handles:
             os.close(handle)
-    return Read(sum(each[0] for each in done), sum(each[1] for each in done), took_s, share)
+    total, reads = (sum(column) for column in zip(*counts_of_threads, strict=True))
+    return Read(total, reads, wall_s, cached)
 
 
-def metadata_rate(beside: Path, files: Sequence[Path]) -> Metadata | None:
-    """Small files a second: made beside, or only opened where nothing may be written."""
+def measure_small_files(folder: Path, files: Sequence[Path]) -> Metadata | None:
+    """Create and remove small files in a folder. Where nothing can be written there, look up and
+    open `files` instead; None where there are none."""
     try:
-        with tempfile.TemporaryDirectory(prefix=".stoker-doctor-", dir=beside) as name:
-            return timed_files(SMALL_FILES, True, lambda n: make_and_remove(Path(name) / str(n)))
+        with tempfile.TemporaryDirectory(prefix=".stoker-doctor-", dir=folder) as name:
+            began = time.perf_counter()
+            for number in range(SMALL_FILES):
+                path = Path(name, str(number))
+                path.write_bytes(b"stoker")
+                path.stat()
+                path.unlink()
+            return Metadata(SMALL_FILES, time.perf_counter() - began, True)
     except OSError:
         if not files:
             return None
-    return timed_files(SMALL_FILES, False, lambda n: look_and_open(files[n % len(files)]))
-
-
-def timed_files(count: int, made: bool, one: Callable[[int], None]) -> Metadata:
     began = time.perf_counter()
-    for number in range(count):
-        one(number)
-    return Metadata(count, time.perf_counter() - began, made)
+    for path in islice(cycle(files), SMALL_FILES):
+        path.stat()
+        path.open("rb").close()
+    return Metadata(SMALL_FILES, time.perf_counter() - began, False)
 
 
-def make_and_remove(path: Path) -> None:
-    path.write_bytes(b"stoker")
-    path.stat()
-    path.unlink()
-
-
-def look_and_open(path: Path) -> None:
-    path.stat()
-    path.open("rb").close()
-
-
-def as_data(found: DiskSpeed) -> dict[str, Any]:
-    """What was measured, as plain data."""
-    plain = {name: value for name, value in vars(found).items() if value is not None}
+def as_data(speed: DiskSpeed) -> dict[str, Any]:
+    """The measurements as plain data, for JSON."""
+    data = {name: value for name, value in vars(speed).items() if value is not None}
     for name in ("row", "random"):
-        read = getattr(found, name)
-        plain[name] = vars(read) | {"mb_per_s": read.mb_per_s}
-    if found.metadata:
-        plain["metadata"] = vars(found.metadata) | {"files_per_s": found.metadata.files_per_s}
-    return plain | {"was_cold": found.was_cold}
+        read = getattr(speed, name)
+        data[name] = vars(read) | {"mb_per_s": read.mb_per_s}
+    if speed.metadata:
+        data["metadata"] = vars(speed.metadata) | {"files_per_s": speed.metadata.files_per_s}
+    return data | {"was_cold": speed.was_cold}

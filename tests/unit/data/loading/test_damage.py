@@ -1,4 +1,4 @@
-"""An image that no longer decodes: training stops with its place, or another stands in."""
+"""An image that no longer decodes: training stops and names it, or shows another one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from golden import check_golden
 from packing import as_folder, jpeg
 from stoker import chance
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
-from stoker.data.loading.damage import MOST
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.damage import MOST, Damage
+from stoker.data.loading.loader import Loader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
@@ -72,10 +73,10 @@ def shown(
     threads: int = 2,
     world: int = 1,
     epochs: range = range(2),
-    told: list[str] | None = None,
+    messages: list[str] | None = None,
 ) -> Shown:
     """Everything that all ranks together are shown."""
-    dataset, found = Dataset(packed), {}
+    dataset, images = Dataset(packed), {}
     for rank in range(world):
         split = dataset.split("train")
         reader = Loader(
@@ -85,17 +86,18 @@ def shown(
             rank=rank,
             world=world,
             threads=threads,
-            on_damage=policy,
-            tell=(told if told is not None else []).append,
+            options=LoaderOptions(
+                on_damage=policy, report=(messages if messages is not None else []).append
+            ),
         )
         try:
             for loaded in reader.batches(plan(epochs)):
                 columns = (loaded.epochs, loaded.samples, loaded.images, loaded.labels)
                 for epoch, sample, image, label in zip(*columns, strict=True):
-                    found[int(epoch), int(sample)] = (image.tobytes(), int(label))
+                    images[int(epoch), int(sample)] = (image.tobytes(), int(label))
         finally:
             reader.close()
-    return found
+    return images
 
 
 def differing(one: Shown, two: Shown) -> list[tuple[int, int]]:
@@ -109,24 +111,26 @@ def first_choice(sample: int, epoch: int) -> int:
 
 
 def shown_in_time(packed: Path, epochs: range) -> Shown:
-    """The same, or a failure instead of a search without end."""
-    came: list[Shown] = []
-    work = threading.Thread(target=lambda: came.append(shown(packed, epochs=epochs)), daemon=True)
+    """Everything that is shown; fails where the search for a substitute does not end."""
+    results: list[Shown] = []
+    work = threading.Thread(
+        target=lambda: results.append(shown(packed, epochs=epochs)), daemon=True
+    )
     work.start()
     work.join(300)
-    assert came, "a stand-in is looked for without end"
-    return came[0]
+    assert results, "the search for a substitute does not end"
+    return results[0]
 
 
 class TestSubstitute:
     def test_an_undamaged_set_is_shown_as_it_is(self, intact: Path, right: Shown) -> None:
-        told: list[str] = []
-        assert differing(shown(intact, told=told), right) == []
-        assert told == []
+        messages: list[str] = []
+        assert differing(shown(intact, messages=messages), right) == []
+        assert messages == []
         assert len(right) == 2 * IMAGES
         assert len({image for image, _ in right.values()}) == IMAGES
 
-    def test_another_image_with_its_own_label_stands_in(
+    def test_another_image_is_shown_with_its_own_label(
         self, damaged: Callable[..., Path], right: Shown
     ) -> None:
         found = shown(damaged(17))
@@ -138,15 +142,14 @@ class TestSubstitute:
             assert sample != 17
             assert label == own_label
 
-    def test_it_is_told_once_with_its_place(self, damaged: Callable[..., Path]) -> None:
-        told: list[str] = []
+    def test_it_is_reported_once_with_shard_and_byte(self, damaged: Callable[..., Path]) -> None:
+        messages: list[str] = []
         packed = damaged(17)
-        shown(packed, told=told)
-        (words,) = told
+        shown(packed, messages=messages)
+        (message,) = messages
         row = pq.read_table(packed / "train" / "index.parquet").slice(17, 1).to_pylist()[0]
         for part in (f"{row['shard']:05d}.tar", f"byte {row['offset']}", row["path"], "sample 17"):
-            assert part in words
-        assert "stands in" in words
+            assert part in message
 
     @pytest.mark.parametrize("world", [1, 2, 3])
     @pytest.mark.parametrize("threads", [1, 4])
@@ -158,7 +161,7 @@ class TestSubstitute:
         assert differing(shown(packed, threads=threads, world=world), plain) == []
 
     @pytest.mark.timeout(300)
-    def test_an_image_never_stands_in_for_itself(self, damaged: Callable[..., Path]) -> None:
+    def test_an_image_never_replaces_itself(self, damaged: Callable[..., Path]) -> None:
         """Once in so many a hash chooses the very image that is damaged."""
         sample, epoch = next(
             (sample, epoch)
@@ -200,13 +203,36 @@ class TestStop:
         with pytest.raises(StokerError) as caught:
             shown(packed, policy="stop")
         row = pq.read_table(packed / "train" / "index.parquet").slice(321, 1).to_pylist()[0]
-        words = str(caught.value)
+        message = str(caught.value)
         for part in (f"{row['shard']:05d}.tar", f"byte {row['offset']}", row["path"], "pack again"):
-            assert part in words
-        assert "\n" not in words
+            assert part in message
+        assert "\n" not in message
 
     def test_and_does_not_where_nothing_is_damaged(self, intact: Path, right: Shown) -> None:
         assert differing(shown(intact, policy="stop"), right) == []
+
+
+class FakeSplit:
+    """A split of a thousand images that names any of them."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def place_of(self, sample: int) -> str:
+        return f"set/train/00001.tar at byte {sample}512 (from cat/{sample}.jpg)"
+
+
+def test_messages_golden() -> None:
+    lines = []
+    for substitute in (False, True):
+        damage = Damage(FakeSplit(), substitute)  # type: ignore[arg-type]
+        for sample in (17, 18)[: 1 + substitute]:
+            try:
+                next(damage.substitutes(sample, 0, ValueError("a decoder's reason")))
+            except StokerError as error:
+                lines.append(str(error))
+        lines += damage.new_messages()
+    check_golden("loading_damage", lines)
 
 
 def test_a_shard_that_lost_its_end_is_an_error_whatever_the_policy(

@@ -17,7 +17,7 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, Pixels, plain_memory
+from stoker.data.loading.loader import Loader, LoaderOptions, Pixels, plain_memory
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
@@ -131,7 +131,9 @@ class TestSameBytes:
         def scribbled(shape: tuple[int, ...]) -> Pixels:
             return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
 
-        assert all_same(made(sets[codec], allocate=scribbled), made(sets[codec]))
+        assert all_same(
+            made(sets[codec], options=LoaderOptions(allocate=scribbled)), made(sets[codec])
+        )
 
 
 class TestBatches:
@@ -219,8 +221,8 @@ class TestBuffers:
             return plain_memory(shape)
 
         recipe = replace(RECIPE, epochs=14)
-        plan = timeline(sets["raw"], recipe).batches()
-        assert len(made(sets["raw"], plan, prefetch=prefetch, allocate=counted)) == 50
+        plan, options = timeline(sets["raw"], recipe).batches(), LoaderOptions(allocate=counted)
+        assert len(made(sets["raw"], plan, prefetch=prefetch, options=options)) == 50
         assert len(allocated) <= prefetch + 1
 
     def test_a_batch_stays_as_it_is_until_the_next_is_asked_for(

@@ -1,4 +1,4 @@
-"""As many batches ahead as fit, never more than asked for, and words where they are fewer."""
+"""As many batches ahead as fit, never more than requested, and a message where they are fewer."""
 
 from __future__ import annotations
 
@@ -6,79 +6,54 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.data.loading.memory import GB, SHARE, Need, fitted, packing_workers, room_of
+from golden import check_golden
+from stoker.data.loading.memory import LoaderMemory, fit_prefetch
 from stoker.errors import BadRequest
+from stoker.host.limits import GB
 
-NEEDS = st.lists(
-    st.builds(Need, st.integers(0, 10**10), st.integers(1, 64), st.integers(0, 10**9)),
+LOADERS = st.lists(
+    st.builds(LoaderMemory, st.integers(0, 10**10), st.integers(1, 64), st.integers(0, 10**9)),
     min_size=1,
     max_size=3,
 )
 
 
-def total(needs: list[Need], ahead: int) -> int:
-    return sum((ahead + 1) * need.batch_bytes + need.threads * need.image_bytes for need in needs)
+def total(loaders: list[LoaderMemory], ahead: int) -> int:
+    return sum((ahead + 1) * one.batch_bytes + one.threads * one.image_bytes for one in loaders)
 
 
 @settings(max_examples=200, deadline=None)
-@given(NEEDS, st.integers(1, 12), st.integers(0, 10**11))
-def test_the_most_that_fits(needs: list[Need], prefetch: int, room: int) -> None:
-    possible = [ahead for ahead in range(1, prefetch + 1) if total(needs, ahead) <= room]
+@given(LOADERS, st.integers(1, 12), st.integers(0, 10**11))
+def test_the_most_that_fits(loaders: list[LoaderMemory], prefetch: int, allowed: int) -> None:
+    possible = [ahead for ahead in range(1, prefetch + 1) if total(loaders, ahead) <= allowed]
     if not possible:
         with pytest.raises(BadRequest, match="--max-ram"):
-            fitted(needs, prefetch, room)
+            fit_prefetch(loaders, prefetch, allowed)
         return
-    fits, words = fitted(needs, prefetch, room)
+    fits, message = fit_prefetch(loaders, prefetch, allowed)
     assert fits == max(possible)
-    assert (words is None) == (fits == prefetch)
-    if words is not None:
-        assert f"{fits} instead of {prefetch}" in words
-        assert "\n" not in words
+    assert (message is None) == (fits == prefetch)
+    if message is not None:
+        assert f"{fits} instead of {prefetch}" in message
+        assert "\n" not in message
 
 
 @settings(max_examples=60, deadline=None)
-@given(NEEDS, st.integers(1, 12), st.integers(0, 10**11), st.integers(0, 10**11))
-def test_more_room_is_never_worse(needs: list[Need], prefetch: int, room: int, more: int) -> None:
+@given(LOADERS, st.integers(1, 12), st.integers(0, 10**11), st.integers(0, 10**11))
+def test_more_memory_never_means_fewer_batches(
+    loaders: list[LoaderMemory], prefetch: int, allowed: int, more: int
+) -> None:
     try:
-        fits, _ = fitted(needs, prefetch, room)
+        fits, _ = fit_prefetch(loaders, prefetch, allowed)
     except BadRequest:
         return
-    assert fitted(needs, prefetch, room + more)[0] >= fits
+    assert fit_prefetch(loaders, prefetch, allowed + more)[0] >= fits
 
 
-def test_the_refusal_says_what_is_needed_and_what_there_is() -> None:
+def test_messages_golden() -> None:
     with pytest.raises(BadRequest) as caught:
-        fitted([Need(3 * GB, 2, GB)], 4, 5 * GB)
-    for words in ("8.00 GB", "3.00 GB a batch", "5.00 GB are allowed", "--batch-size"):
-        assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("max_ram", "memory", "ranks", "room"),
-    [
-        (0.0, 64 * GB, 1, int(64 * GB * SHARE)),
-        (0.0, 64 * GB, 8, int(64 * GB * SHARE / 8)),
-        (10.0, 64 * GB, 1, 10 * GB),
-        (10.0, 64 * GB, 4, 10 * GB // 4),
-        (100.0, 64 * GB, 1, 100 * GB),
-    ],
-)
-def test_room_is_shared_by_the_ranks_of_a_machine(
-    max_ram: float, memory: int, ranks: int, room: int
-) -> None:
-    assert room_of(max_ram, memory, ranks) == room
-
-
-class TestPacking:
-    def test_workers_are_as_many_as_cores_where_memory_allows(self) -> None:
-        assert packing_workers(0, 24 * GB, 2) == 2
-        assert packing_workers(0, 24 * GB, 64) == 47
-        assert packing_workers(8, GB, 16) == 16
-
-    def test_fewer_where_it_does_not(self) -> None:
-        assert packing_workers(1, 24 * GB, 16) == 3
-        assert packing_workers(0, GB // 4, 16) == 1
-
-    def test_a_limit_that_fits_nothing_is_refused(self) -> None:
-        with pytest.raises(BadRequest, match=r"at least 0\.5 GB: raise --max-ram"):
-            packing_workers(0.3, 24 * GB, 2)
+        fit_prefetch([LoaderMemory(3 * GB, 2, GB)], 4, 5 * GB)
+    for fact in ("8.00 GB", "3.00 GB", "5.00 GB", "--batch-size"):
+        assert fact in str(caught.value)
+    note = fit_prefetch([LoaderMemory(GB, 2, GB)], 4, 5 * GB)[1]
+    check_golden("loading_memory", [str(caught.value), str(note)])

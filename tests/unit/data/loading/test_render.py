@@ -35,20 +35,20 @@ def npy(pixels: Pixels) -> memoryview:
     return memoryview(file.getvalue())
 
 
-def place(size: int) -> Pixels:
+def output(size: int) -> Pixels:
     """One image's place in a batch, with neighbours that must not be touched."""
     return np.full((3, size, size, 3), 77, np.uint8)[1]
 
 
 def rendered_jpeg(data: memoryview, box: Box, size: int, *, flip: bool = False) -> Pixels:
     height, width = simplejpeg.decode_jpeg_header(data)[:2]
-    out = place(size)
+    out = output(size)
     render_jpeg(data, width, height, box, flip, out)
     return out
 
 
 def rendered_raw(pixels: Pixels, box: Box, size: int, *, flip: bool = False) -> Pixels:
-    out = place(size)
+    out = output(size)
     render_raw(npy(pixels), pixels.shape[1], pixels.shape[0], box, flip, out)
     return out
 

@@ -13,9 +13,9 @@ from samples import picture
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import Loader, LoaderOptions
 from stoker.data.loading.order import Order
-from stoker.data.loading.render import place
+from stoker.data.loading.render import write_crop
 from stoker.data.loading.small_images import SmallImages, cache_bytes, reflected, suits
 from stoker.data.packing.pack import pack
 from stoker.recipe.recipe import Recipe
@@ -51,7 +51,7 @@ def one_by_one(
     for number, sample in enumerate(samples.tolist()):
         data = split.bytes_of(sample)
         image = np.frombuffer(data, np.uint8)[-SIDE * SIDE * 3 :].reshape(SIDE, SIDE, 3)
-        place(image, edges[number].tolist(), bool(flip[number]), out[number])
+        write_crop(image, edges[number].tolist(), bool(flip[number]), out[number])
     return out
 
 
@@ -91,12 +91,13 @@ def test_boxes_of_other_sizes_are_those_of_one_at_a_time(split: SplitIndex, size
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_the_loader_gives_the_same_bytes_either_way(split: SplitIndex, threads: int) -> None:
-    def batches(room: int) -> list[bytes]:
+    def batches(cache_bytes: int) -> list[bytes]:
         order = Order(split.shard_sizes, "set", seed=5, window=8)
         view = View(crop="pad", crop_pct=1.0, crop_pad=3, hflip=True, seed=5)
         plan = Timeline.of(Recipe(epochs=4, batch_size=8, image_size=SIDE), len(split)).batches()
-        loader = Loader(split, order, view, threads=threads, cache_bytes=room)
-        assert (loader._small is None) == (room == 0)
+        options = LoaderOptions(cache_bytes=cache_bytes)
+        loader = Loader(split, order, view, threads=threads, options=options)
+        assert (loader._small is None) == (cache_bytes == 0)
         return [loaded.images.tobytes() for loaded in loader.batches(plan)]
 
     assert batches(1 << 30) == batches(0)
@@ -106,7 +107,7 @@ def test_few_shards_are_kept(split: SplitIndex) -> None:
     small = SmallImages(split)
     small._most = 2
     before = {number: small.shard(number).copy() for number in range(len(split.shards))}
-    assert len(small._kept) == 2
+    assert len(small._shards) == 2
     for number, images in before.items():
         assert np.array_equal(small.shard(number), images)
     held = small.shard(0)
@@ -122,9 +123,9 @@ def test_sets_that_do_not_suit_go_the_other_way(split: SplitIndex, tmp_path: Pat
     assert not suits(packed(tmp_path / "large", (160, 160), images=3), 1, 1 << 30)
 
 
-@given(place=st.integers(-100, 100), side=st.integers(1, 20))
-def test_places_beyond_an_edge_are_mirrored(place: int, side: int) -> None:
+@given(index=st.integers(-100, 100), side=st.integers(1, 20))
+def test_indices_outside_an_edge_are_mirrored(index: int, side: int) -> None:
     row = np.arange(side)
     wide = np.pad(row, 100, mode="reflect") if side > 1 else np.zeros(201, int)
-    if place + 100 < len(wide):
-        assert reflected(np.array([place]), side)[0] == wide[place + 100]
+    if index + 100 < len(wide):
+        assert reflected(np.array([index]), side)[0] == wide[index + 100]

@@ -1,4 +1,4 @@
-"""Feeding measured stage by stage: the same images in each, cold only where it is."""
+"""Loading measured stage by stage: the same images in each, cold only where the kernel says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import CODECS, Storage
 from stoker.data.packing.pack import pack
-from stoker.host.page_cache import bytes_from_storage, drop, held
+from stoker.host.page_cache import bytes_from_storage, cached_share, drop
 from stoker.measure.trials.loading import (
     STAGES,
     Bench,
@@ -34,70 +34,70 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return Dataset(pack(folder, root / "packed", workers=1, shard_images=8))
 
 
-def drops_here(place: Path) -> None:
-    """Skip where a file's pages cannot be dropped or seen."""
-    file = place / "large"
+def skip_unless_droppable(folder: Path) -> None:
+    """Skip where a file cannot be dropped from the page cache, or the kernel does not tell."""
+    file = folder / "large"
     file.write_bytes(np.random.default_rng(0).bytes(1 << 20))
     drop([file])
-    if held([file]) != 0.0 or bytes_from_storage() is None:
+    if cached_share([file]) != 0.0 or bytes_from_storage() is None:
         pytest.skip("this file system does not let go of its pages, or does not tell")
 
 
-def test_all_stages_see_the_same_images(packed: Dataset) -> None:
-    told: list[str] = []
+def test_all_stages_load_the_same_images(packed: Dataset) -> None:
+    names: list[str] = []
     setting = replace(QUICK, seconds=60)
-    found = measure_loading(packed, setting, lambda name, row: told.append(name))
-    assert tuple(told) == tuple(found.passes) == STAGES
-    assert {row.images for row in found.passes.values()} == {44}
+    speed = measure_loading(packed, setting, lambda name, stage: names.append(name))
+    assert tuple(names) == tuple(speed.passes) == STAGES
+    assert {row.images for row in speed.passes.values()} == {44}
     stored = int(packed.split("train").length.sum())
-    assert [row.bytes for row in found.passes.values()] == [0, *[stored] * 5]
-    assert found.shards == found.of_shards == 6
-    assert all(row.images_per_s > 0 and row.cpu_s >= 0 for row in found.passes.values())
+    assert [row.bytes for row in speed.passes.values()] == [0, *[stored] * 5]
+    assert speed.shards == speed.of_shards == 6
+    assert all(row.images_per_s > 0 and row.cpu_s >= 0 for row in speed.passes.values())
 
 
 def test_a_cold_pass_reads_from_the_disk_again_and_a_warm_one_does_not(
     packed: Dataset, tmp_path: Path
 ) -> None:
-    drops_here(tmp_path)
-    found = measure_loading(packed, replace(QUICK, seconds=60))
+    skip_unless_droppable(tmp_path)
+    speed = measure_loading(packed, replace(QUICK, seconds=60))
     for what in ("read", "loader"):
-        cold, warm = found.passes[f"{what} cold"], found.passes[f"{what} warm"]
+        cold, warm = speed.passes[f"{what} cold"], speed.passes[f"{what} warm"]
         assert cold.is_cold
         assert cold.fetched is not None and cold.fetched >= cold.bytes
-        # The end of a tar holds no image: nobody read it.
+        # The end of a tar holds no image and is not read.
         assert warm.held is not None and warm.held > 0.9 and not warm.is_cold
         assert warm.fetched is not None and warm.fetched < cold.bytes
-    assert found.was_cold
+    assert speed.was_cold
 
 
 def test_memory_is_never_called_cold(packed: Dataset, tmp_path: Path) -> None:
     import shutil
 
-    with small_file_system(tmp_path / "memory", "8m") as place:
-        shutil.copytree(packed.path, place / "packed")
-        found = measure_loading(Dataset(place / "packed"), QUICK)
-        assert not found.was_cold
-        assert as_data(found)["first_epoch_times_as_long"] is None
+    with small_file_system(tmp_path / "memory", "8m") as folder:
+        shutil.copytree(packed.path, folder / "packed")
+        speed = measure_loading(Dataset(folder / "packed"), QUICK)
+        assert not speed.was_cold
+        assert as_data(speed)["first_epoch_times_as_long"] is None
 
 
 def test_only_shards_that_time_and_memory_allow_are_used(packed: Dataset) -> None:
     bench = Bench(packed.split("train"), "here", QUICK)
-    bench.choose(memory=0)
+    bench.choose_shards(memory=0)
     assert len(bench.files) == 1
     assert len(bench.samples) == bench.count == len(set(bench.samples.tolist()))
     shard = {int(packed.split("train").shard[sample]) for sample in bench.samples}
     assert [f"{number:05d}.tar" for number in shard] == [bench.files[0].name]
-    bench.choose(memory=1 << 40)
+    bench.choose_shards(memory=1 << 40)
     assert len(bench.files) >= 1
 
 
 def test_no_time_still_measures_a_batch(packed: Dataset) -> None:
-    found = measure_loading(packed, replace(QUICK, seconds=1e-9))
-    assert all(0 < row.images <= 44 for row in found.passes.values())
-    assert found.passes["loader cold"].images == found.passes["loader warm"].images == 8
+    speed = measure_loading(packed, replace(QUICK, seconds=1e-9))
+    assert all(0 < row.images <= 44 for row in speed.passes.values())
+    assert speed.passes["loader cold"].images == speed.passes["loader warm"].images == 8
 
 
-def feeding(read_cold: float, read_warm: float, decode: float) -> LoadingSpeed:
+def speed_of(read_cold: float, read_warm: float, decode: float) -> LoadingSpeed:
     def row(rate: float, share: float | None = None) -> Pass:
         return Pass(1000, 10**6, 1000 / rate, 1.0, share)
 
@@ -115,18 +115,18 @@ def feeding(read_cold: float, read_warm: float, decode: float) -> LoadingSpeed:
         (500, 800, 1000, "reading", "reading", 1.6),
     ],
 )
-def test_the_slower_of_reading_and_decoding_binds(
+def test_the_slower_of_reading_and_decoding_limits_the_loader(
     read_cold: float, read_warm: float, decode: float, cold: str, warm: str, longer: float
 ) -> None:
-    found = feeding(read_cold, read_warm, decode)
-    assert found.was_cold
-    assert found.bound_by == {"cold": cold, "warm": warm}
-    assert found.first_epoch == pytest.approx(longer)
+    speed = speed_of(read_cold, read_warm, decode)
+    assert speed.was_cold
+    assert speed.bound_by == {"cold": cold, "warm": warm}
+    assert speed.first_epoch == pytest.approx(longer)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_is_fed(codec: str, tmp_path: Path) -> None:
+def test_every_codec_is_measured(codec: str, tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", classes=2, images=8, val=1)
     kept = pack(folder, tmp_path / "packed", storage=Storage(codec=codec), workers=1)
-    found = measure_loading(Dataset(kept), replace(QUICK, seconds=60))
-    assert found.passes["loader warm"].images == 16
+    speed = measure_loading(Dataset(kept), replace(QUICK, seconds=60))
+    assert speed.passes["loader warm"].images == 16

@@ -1,4 +1,4 @@
-"""Feeding takes the memory it was given, does not grow, and does not pause between epochs."""
+"""Loading and packing stay within their memory, and an epoch begins without a pause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from integration.processes import finish, start
 from measured import held, measured
 from samples import image_folder
 from stoker.data.images.encode import Storage
-from stoker.data.loading.memory import PACKER_BYTES, WORKER_BYTES
+from stoker.data.packing.memory import PACKER_BYTES, WORKER_BYTES
 from stoker.data.packing.pack import pack
 from stoker.errors import BAD_REQUEST, FINISHED
 
@@ -32,11 +32,11 @@ LOADING = Path(__file__).with_name("loading.py")
 MB = 10**6
 
 
-def begin(what: str, packed: Path, *rest: object, only_core: bool = False) -> Any:
-    words = [sys.executable, str(LOADING), what, str(packed), *map(str, rest)]
+def begin(task: str, packed: Path, *rest: object, only_core: bool = False) -> Any:
+    command = [sys.executable, str(LOADING), task, str(packed), *map(str, rest)]
     core = {min(os.sched_getaffinity(0))}
-    chosen = (lambda: os.sched_setaffinity(0, core)) if only_core else None
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=chosen)
+    limit = (lambda: os.sched_setaffinity(0, core)) if only_core else None
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=limit)
 
 
 def answer(process: Any) -> Any:
@@ -68,13 +68,13 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @measured()
 def test_memory_does_not_grow_over_five_epochs(small: Path) -> None:
-    seen = answer(begin("slope", small))
-    assert seen[-1]["batch"] + 1 >= 2000 and 5 * 880 // SLOPE_BATCH >= 2000
-    settled = [row for row in seen if row["batch"] >= 440]  # after the first epoch
+    rows = answer(begin("slope", small))
+    assert rows[-1]["batch"] + 1 >= 2000 and 5 * 880 // SLOPE_BATCH >= 2000
+    settled = [row for row in rows if row["batch"] >= 440]  # after the first epoch
     batches = [row["batch"] for row in settled]
     for kind in ("RssAnon", "VmRSS"):
         slope_kb = np.polyfit(batches, [row[kind] for row in settled], 1)[0]
-        held(slope_kb < 1.0, kind, seen)  # kB a batch: MB in a thousand
+        held(slope_kb < 1.0, kind, rows)  # kB a batch: MB in a thousand
 
 
 @measured(tries=5)
@@ -102,13 +102,13 @@ def test_reading_ten_times_the_limit_stays_below_it(large: Path, ranks: int) -> 
     limit_kb = 100_000
     assert stored >= 10 * 1024 * limit_kb
     bare = answer(begin("bare", large))
-    found = [answer(p) for p in [begin("load", large, rank, ranks) for rank in range(ranks)]]
-    assert sum(row["images"] for row in found) == 3000 // BATCH * BATCH
-    own = sum(row["RssAnon"] - bare["RssAnon"] for row in found)
-    # Pages of libraries are there once, however many processes use them.
-    shared = max(row["RssFile"] for row in found) - bare["RssFile"]
-    print(f"{ranks} ranks: {own + shared} kB; one alone {found[0]['VmRSS'] - bare['VmRSS']} kB")
-    assert own + shared < limit_kb, (bare, found)
+    rows = [answer(p) for p in [begin("load", large, rank, ranks) for rank in range(ranks)]]
+    assert sum(row["images"] for row in rows) == 3000 // BATCH * BATCH
+    own = sum(row["RssAnon"] - bare["RssAnon"] for row in rows)
+    # Processes share the pages of libraries.
+    shared = max(row["RssFile"] for row in rows) - bare["RssFile"]
+    print(f"{ranks} ranks: {own + shared} kB; one alone {rows[0]['VmRSS'] - bare['VmRSS']} kB")
+    assert own + shared < limit_kb, (bare, rows)
 
 
 def test_one_core_decodes_on_one_thread(small: Path) -> None:
@@ -118,11 +118,11 @@ def test_one_core_decodes_on_one_thread(small: Path) -> None:
 TRAIN = ["--image-size", "32", "--batch-size", "64", "--epochs", "1", "--model", "resnet9_w16"]
 
 
-def test_a_limit_that_nothing_fits_stops_before_step_1(packed: Path, tmp_path: Path) -> None:
+def test_a_limit_too_small_for_one_batch_stops_before_step_1(packed: Path, tmp_path: Path) -> None:
     words = ["train", str(packed), *TRAIN, "--image-size", "224", "--max-ram", "0.01"]
     code, printed = finish(start([*words, "--run", "run"], tmp_path))
     assert code == BAD_REQUEST
-    assert "raise --max-ram, or lower --batch-size" in printed
+    assert "--max-ram" in printed and "--batch-size" in printed
     assert "Traceback" not in printed
 
 
@@ -131,17 +131,17 @@ def test_a_limit_that_fits_fewer_batches_says_so_and_trains(packed: Path, tmp_pa
     words = [*TRAIN, "--eval-batch-size", "64", "--threads", "1", "--max-ram", "0.0013"]
     code, printed = finish(start(["train", str(packed), *words, "--run", "run"], tmp_path))
     assert code == FINISHED, printed
-    assert " instead of 3 batches are made ahead" in printed
+    assert " instead of 3 batches " in printed
 
 
 def tree_kb(root: int) -> dict[int, int]:
-    """Resident memory of a process and of all below it."""
+    """Resident memory of a process and of its descendants."""
     parents, sizes = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            found = dict(line.split(":", 1) for line in (folder / "status").open())
-            parents[int(folder.name)] = int(found["PPid"])
-            sizes[int(folder.name)] = int(found.get("VmRSS", "0").split()[0])
+            status = dict(line.split(":", 1) for line in (folder / "status").open())
+            parents[int(folder.name)] = int(status["PPid"])
+            sizes[int(folder.name)] = int(status.get("VmRSS", "0").split()[0])
         except (OSError, ValueError, KeyError):
             continue  # it has just ended
     tree = {root}
@@ -202,6 +202,6 @@ def test_packing_a_gigabyte_takes_a_bounded_part_of_it(source: str, tmp_path: Pa
     bare = int(subprocess.check_output([sys.executable, "-c", code]))
     beyond = (sum(peak.values()) - (1 + workers) * bare) * 1024
     print(f"{source}: {sum(peak.values()) // 1024} MiB in all, {beyond / MB:.0f} MB beyond bare")
-    # What --max-ram counts with.
+    # The estimate behind --max-ram.
     assert sum(peak.values()) * 1024 < PACKER_BYTES + workers * WORKER_BYTES
     assert beyond < count * len(image) / 2
