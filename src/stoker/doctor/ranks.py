@@ -34,7 +34,7 @@ from stoker.errors import (
 )
 from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening, meeting_point
 from stoker.fleet.launcher import launch, log_lines_since
-from stoker.host.signals import STOP_SIGNALS, hear_stop_signals
+from stoker.host.signals import STOP_SIGNALS, unblock_stop_signals
 from stoker.survive.stopping import StopRequest
 from stoker.text import say
 
@@ -210,7 +210,7 @@ def rank_part() -> int:
     """What each rank runs: meet, measure, leave the result to the launcher."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # nothing is to be saved
-    hear_stop_signals()
+    unblock_stop_signals()
     folder = Path(os.environ[ANSWER])
     gradient = int(os.environ.get(GRADIENT, "0"))
     stage = Stage()

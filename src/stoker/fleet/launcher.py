@@ -26,7 +26,7 @@ from typing import IO
 from stoker.commit import open_at_end
 from stoker.errors import FINISHED, INTERRUPTED
 from stoker.host.limits import usable_cores
-from stoker.host.signals import STOP_SIGNALS, end_with_parent, hold_stop_signals
+from stoker.host.signals import STOP_SIGNALS, end_with_parent, block_stop_signals
 
 MEETING_FILE = "STOKER_MEETING_FILE"
 """Where ranks of one launch meet."""
@@ -119,7 +119,7 @@ def start(
 def begin_rank(launcher: int) -> None:
     """Before a rank is a Python of its own, which takes a while in which nothing listens."""
     end_with_parent(launcher)
-    hold_stop_signals()
+    block_stop_signals()
 
 
 def environment(rank: int, ranks: int, meeting: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from stoker.errors import StokerError
-from stoker.host.signals import end_with_parent, held_signals
+from stoker.host.signals import end_with_parent, delayed_signals
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -41,7 +41,7 @@ def map_tasks(
     under_way: set[Future[Result]] = set()
     try:
         for task in chain(first, coming):
-            with held_signals():
+            with delayed_signals():
                 under_way.add(pool.submit(function, task))
             del task  # not to be held here while it waits there
             if len(under_way) >= workers + AHEAD:

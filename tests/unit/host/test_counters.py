@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.host.counters import KernelFile, Machine, Reading, between, growth
+from stoker.host.counters import KernelFile, Machine, Reading, growth, summary
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -37,7 +37,7 @@ def test_nothing_to_read_is_no_zero(tmp_path: Path) -> None:
     seen.close()
     assert not first.levels
     assert not first.network
-    told = between([first, last])
+    told = summary([first, last])
     assert set(told) == {"seconds", "cpu"}
     assert set(told["cpu"]) == {"own_user_s", "own_system_s", "sampler_s", "own_cores"}
 
@@ -146,7 +146,7 @@ def test_what_happened_between_two_readings() -> None:
         },
         {"own_bytes": 7},
     )
-    assert between([first, last]) == {
+    assert summary([first, last]) == {
         "seconds": 10.0,
         "cpu": {
             "own_user_s": 15.0,
@@ -165,7 +165,7 @@ def test_what_happened_between_two_readings() -> None:
 
 def test_without_two_readings_there_is_no_between() -> None:
     one = Reading(1.0, {"own_user_s": 1.0})
-    assert between([]) == between([one]) == between([one, one]) == {"seconds": 0.0}
+    assert summary([]) == summary([one]) == summary([one, one]) == {"seconds": 0.0}
 
 
 def test_a_count_that_began_anew_is_left_out() -> None:
@@ -177,7 +177,7 @@ def test_memory_at_its_worst() -> None:
         Reading(at, {}, {"own_bytes": own, "available_bytes": 100 - own})
         for at, own in enumerate([99, 10, 30, 20])
     ]
-    assert between(readings)["memory"] == {"own_bytes": 30, "available_bytes": 70}
+    assert summary(readings)["memory"] == {"own_bytes": 30, "available_bytes": 70}
 
 
 def test_an_interface_has_totals_and_its_fastest_interval() -> None:
@@ -187,7 +187,7 @@ def test_an_interface_has_totals_and_its_fastest_interval() -> None:
         ({"eth0": (400, 10), "idle": (5, 5), "again": (1, 1), "new": (7, 7)}, 1.5),
         ({"eth0": (410, 30), "idle": (5, 5), "again": (2, 2), "new": (8, 8)}, 3.0),
     ]
-    told = between([Reading(at, {}, {}, counts, at) for counts, at in seen])
+    told = summary([Reading(at, {}, {}, counts, at) for counts, at in seen])
     assert told["network"] == {
         "eth0": {
             "rx_bytes": 410,
@@ -204,4 +204,4 @@ def test_the_real_machine_can_be_told_as_json() -> None:
     sum(range(100_000))
     last = seen.read()
     seen.close()
-    assert json.loads(json.dumps(between([first, last])))["seconds"] >= 0
+    assert json.loads(json.dumps(summary([first, last])))["seconds"] >= 0

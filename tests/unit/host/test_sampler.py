@@ -50,7 +50,7 @@ def test_each_take_begins_where_the_last_one_ended() -> None:
     sampler.begin()
     takes = []
     for _ in range(5):
-        until(lambda: len(sampler._looks) > 2)
+        until(lambda: len(sampler._readings) > 2)
         takes.append(sampler.take()["seconds"])
     sampler.close()
     assert all(takes)
@@ -153,7 +153,7 @@ def test_a_machine_that_tells_nothing_is_no_failure(
     monkeypatch.setattr(probes, "Machine", partial(Machine, none, none, none))
     sampler = Sampler(every_s=0.02)
     sampler.begin()
-    until(lambda: len(sampler._looks) > 1)
+    until(lambda: len(sampler._readings) > 1)
     sampler.close()
     told = sampler.take()
     assert {"seconds", "cpu", "lock"} <= set(told)
@@ -161,15 +161,15 @@ def test_a_machine_that_tells_nothing_is_no_failure(
 
 
 def test_what_nobody_takes_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "KEPT", 3)
+    monkeypatch.setattr(probes, "MOST_READINGS", 3)
     sampler = Sampler(every_s=0.01)
     began = time.monotonic()
     sampler.begin()
-    until(lambda: len(sampler._looks) == 3)
-    first = sampler._looks[0]
-    until(lambda: sampler._looks[0].at_s > first.at_s + 0.1)
+    until(lambda: len(sampler._readings) == 3)
+    first = sampler._readings[0]
+    until(lambda: sampler._readings[0].at_s > first.at_s + 0.1)
     sampler.close()
-    assert len(sampler._looks) == 3
+    assert len(sampler._readings) == 3
     assert 0.1 < sampler.take()["seconds"] <= time.monotonic() - began + 0.01
     assert len(sampler._scans) <= 2
 
