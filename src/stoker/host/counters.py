@@ -1,9 +1,9 @@
 """Readings of the machine and this process, and summaries of what happened between them.
 
-Invariants: a value that the kernel does not give is left out, never zero; a file that failed once is
-not tried again. Kernel files are held open: each call that may block releases the interpreter lock,
-and where another thread hogs the lock it takes milliseconds to get it back. Summaries are pure
-functions of readings.
+Invariants: a value that the kernel does not give is left out, never zero; a file that failed once
+is not tried again. Kernel files are held open: each call that may block releases the interpreter
+lock, and where another thread hogs the lock it takes milliseconds to get it back. Summaries are
+pure functions of readings.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class Reading:
 
 
 class KernelFile:
-    """A file that the kernel writes at each read. Its text is empty once it could not be opened or
-    read."""
+    """A file that the kernel writes at each read. Its text is empty once reading it has failed."""
 
     def __init__(self, path: Path | str) -> None:
         self._handle: int | None = None
@@ -89,13 +88,13 @@ class Machine:
         # A limit above the machine's memory limits nothing.
         total = total_memory(self._files["meminfo"].text())
         limits = [limit for limit in memory_limits(cgroup_root, own) if limit.bytes < total]
-        self._limit = min(limits, key=lambda limit: limit.bytes, default=None)
+        self._limit = min(limits, default=None)
         if self._limit:
             self._files["usage"] = KernelFile(self._limit.folder / self._limit.usage_file)
             self._files["memory.stat"] = KernelFile(self._limit.folder / "memory.stat")
 
     def read(self) -> Reading:
-        """Read every file once. Always called from the same thread, whose CPU time is `sampler_s`."""
+        """Read every file once, always in the same thread: its CPU time is `sampler_s`."""
         text = {name: file.text() for name, file in self._files.items() if name != "net"}
         network, network_at_s = proc.interface_bytes(self._files["net"].text()), time.monotonic()
         times = os.times()
@@ -152,16 +151,8 @@ def summary(readings: Sequence[Reading]) -> dict[str, Any]:
     parts: dict[str, Any] = {
         "seconds": round(seconds, 6),
         "cpu": cpu(used, seconds),
-        "pressure": {
-            name: share(used[f"pressure_{name}_s"], seconds)
-            for name in PRESSURES
-            if f"pressure_{name}_s" in used
-        },
-        "main": {
-            name: share(used[f"main_{name}_s"], seconds)
-            for name in ("cpu", "delay")
-            if f"main_{name}_s" in used
-        },
+        "pressure": shares("pressure", PRESSURES, used, seconds),
+        "main": shares("main", ("cpu", "delay"), used, seconds),
         "memory": memory([reading.levels for reading in readings[1:]]),
         "disk": {k: int(used[k]) for k in ("read_bytes", "write_bytes") if k in used},
     }
@@ -179,6 +170,13 @@ def growth(first: Mapping[str, Number], last: Mapping[str, Number]) -> dict[str,
 
 def share(part: float, whole: float) -> float:
     return round(part / whole, 4)
+
+
+def shares(
+    prefix: str, names: Sequence[str], used: Mapping[str, float], seconds: float
+) -> dict[str, float]:
+    keys = {name: f"{prefix}_{name}_s" for name in names}
+    return {name: share(used[key], seconds) for name, key in keys.items() if key in used}
 
 
 def cpu(used: Mapping[str, float], seconds: float) -> dict[str, float]:

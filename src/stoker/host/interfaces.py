@@ -1,7 +1,7 @@
-"""Which network interface carried the bytes: the kernel's counters, and what NCCL writes in its log.
+"""Which network interface carried the bytes: the kernel's counters, and NCCL's own log.
 
-Invariants: where nothing is counted or logged, the answer is empty or None, never zero. Counters are
-for the whole machine: they include the traffic of other programs.
+Invariants: where nothing is counted or logged, the answer is empty or None, never zero. Counters
+are for the whole machine: they include the traffic of other programs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def card_mbit(interface: str, folder: str = "/sys/class/net") -> int | None:
 
 
 def nccl_transport(log: str) -> str:
-    """The transport that NCCL names in its own log (NCCL_DEBUG=INFO): how most channels connect, and
+    """The transport that NCCL names in its log (NCCL_DEBUG=INFO): how most channels connect, and
     the network it uses; empty if it names none. Written from NCCL's documentation and public logs;
     not yet tried with a GPU."""
     paths = Counter(re.findall(r"Channel \S+ : .* via ([A-Za-z0-9_]+(?:/[A-Za-z_]+\w*)?)", log))

@@ -9,27 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from stoker.host import proc
 
 CGROUPS, OWN_CGROUP = "/sys/fs/cgroup", "/proc/self/cgroup"
 UNLIMITED = 1 << 50
 """More bytes than any machine has."""
-CPU_FILES = (("", ("cpu.max",)), ("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")))
-"""The tree of a controller and the files with its quota and period: control groups version 2, then
-version 1."""
 MEMORY_FILES = (
     ("", "memory.max", "memory.current", "inactive_file"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""The tree of a controller, its limit, its usage, and the field of memory.stat with the bytes that
-the kernel frees first: control groups version 2, then version 1."""
+"""Of control groups version 2, then 1: the tree of the controller, its limit, its usage, and the
+field of memory.stat with the bytes that the kernel frees first."""
 
 
-@dataclass(frozen=True)
-class MemoryLimit:
+class MemoryLimit(NamedTuple):
     """The memory limit of one control group, and where its usage is written."""
 
     bytes: int
@@ -47,7 +43,8 @@ def usable_cores() -> int:
 def cgroup_cores(root: str = CGROUPS, own: str = OWN_CGROUP) -> int:
     """Whole cores of the smallest CPU quota on this process; 1 << 20 where there is no quota."""
     cores = [1 << 20]
-    for tree, names in CPU_FILES:
+    quota_files = (("", ("cpu.max",)), ("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")))
+    for tree, names in quota_files:  # control groups version 2, then 1
         for folder in cgroups(root, own, tree):
             with suppress(OSError, ValueError):  # a quota of "max" is no number
                 text = " ".join((folder / name).read_text() for name in names)
@@ -62,14 +59,14 @@ def usable_memory(
 ) -> int:
     """Bytes of memory this process may use: the machine's total, or a smaller limit of its control
     groups; UNLIMITED where neither can be read."""
-    total = UNLIMITED
+    sizes = [UNLIMITED, *(limit.bytes for limit in memory_limits(root, own))]
     with suppress(OSError):
-        total = total_memory(Path(meminfo).read_text())
-    return min(total, *(limit.bytes for limit in memory_limits(root, own)), UNLIMITED)
+        sizes.append(total_memory(Path(meminfo).read_text()))
+    return min(sizes)
 
 
 def total_memory(meminfo: str) -> int:
-    """Bytes of memory of the machine, from the text of /proc/meminfo; UNLIMITED if it names none."""
+    """Bytes of the machine's memory, from the text of /proc/meminfo; UNLIMITED if it has none."""
     kib = proc.fields(meminfo).get("MemTotal")
     return UNLIMITED if kib is None else kib * 1024
 

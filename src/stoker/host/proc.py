@@ -11,8 +11,7 @@ IDLE = ("idle", "iowait", "steal")
 
 
 def whole_lines(text: str) -> list[str]:
-    """The lines that end in a newline: the last line of a text that was cut off may hold half a
-    number."""
+    """The lines that end in a newline: where a text was cut off, the last may be half a number."""
     return text[: text.rfind("\n") + 1].splitlines()
 
 
@@ -28,7 +27,7 @@ def single(text: str) -> int | None:
 
 
 def fields(text: str) -> dict[str, int]:
-    """Numbers by name, from lines such as `MemFree: 12 kB` or `nr_throttled 3`; units are ignored."""
+    """Numbers by name, from lines such as `MemFree: 12 kB` or `nr_throttled 3`, without units."""
     values = {}
     for line in whole_lines(text):
         words = line.split()

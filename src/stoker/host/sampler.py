@@ -1,8 +1,8 @@
 """What the machine did while a run trained: a thread that reads the kernel's counters every second.
 
-Invariants: a sampler never harms a run. It only reads and waits for nobody; if something fails
-inside, it ends silently and leaves a note under `failed`. `take` waits for no file and no device: it
-returns what the thread has read since the last `take`.
+Invariants: a sampler never harms a run. It only reads, and never waits for other threads. If it
+fails, it ends silently and leaves a note under `failed`. `take` waits for no file and no device: it
+summarises what the thread has read since the last `take`.
 
     sampler = Sampler()
     sampler.begin()
@@ -31,10 +31,8 @@ MOST_READINGS = 600
 SLOW_EVERY = 5
 """Every nth reading includes what is slow to read: all threads, and the GPU's costly counters."""
 SLOW_CPU_SHARE, SLOW_TIME_SHARE = 1 / 2000, 1 / 10
-"""The most that slow readings may cost, of a core and of the sampler's time; with many threads they
-become rarer."""
+"""The most that slow readings may cost, of a core and of the sampler's time, with any threads."""
 PATIENCE_S = 2.0
-"""How long `close` waits for the thread."""
 
 Scan = tuple[float, dict[int, ThreadSeconds]]
 
@@ -67,7 +65,7 @@ class Sampler:
             self._thread, self._failed = None, str(error)
 
     def close(self) -> None:
-        """Take a last reading and end the thread. A device that does not answer is not waited for."""
+        """Take a last reading and end the thread; waits at most PATIENCE_S for it."""
         with self._guard:
             closed, self._closed = self._closed, True
         if not closed:
@@ -76,7 +74,7 @@ class Sampler:
             self._thread.join(PATIENCE_S)
 
     def take(self) -> dict[str, Any]:
-        """A summary of the readings since the last take; only {"seconds": 0.0} if there are none."""
+        """A summary of the readings since the last take; {"seconds": 0.0} if there are none."""
         with self._guard:
             base, readings, late_s = self._base, list(self._readings), list(self._late_s)
             gpus, scans, failed = list(self._gpus), list(self._scans), self._failed

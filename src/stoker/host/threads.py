@@ -89,8 +89,8 @@ def lateness(late_s: Sequence[float], switch_s: float) -> dict[str, float]:
 
 
 class OwnDelay:
-    """Seconds that the calling thread was ready to run and had no core. Made and read in that thread,
-    and without releasing the interpreter lock: waiting to get it back would add to the delay."""
+    """Seconds that the calling thread was ready to run and had no core. Read in that thread only,
+    without releasing the interpreter lock: waiting to get it back would add to the delay."""
 
     def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
         self._handle: int | None = None
