@@ -1,5 +1,5 @@
-"""`stoker doctor` between two machines: a slow port is named, a fast one is not, and a host that goes
-away ends the measurement with a message."""
+"""`stoker doctor` between two machines: a slow port is named, a fast one is not, and a host that
+goes away ends the measurement with a message."""
 
 from __future__ import annotations
 

@@ -33,8 +33,10 @@ from stoker.errors import (
     StokerError,
 )
 from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening_socket, meeting_point
+from stoker.fleet.elastic import KEY_FILE, Launch, run_round
 from stoker.fleet.launcher import launch, log_lines_since
-from stoker.fleet.rendezvous import RESTART
+from stoker.fleet.rendezvous import RESTART, Rendezvous
+from stoker.fleet.signed_store import shared_key
 from stoker.host.signals import STOP_SIGNALS, unblock_stop_signals
 from stoker.survive.stopping import UNCHANGED, listening
 from stoker.text import say
@@ -75,8 +77,8 @@ class RankOptions:
         return self.ranks != 1 or any((self.nodes, self.rendezvous, self.address))
 
     def check(self) -> tuple[Endpoint, Nodes] | None:
-        """Where how many hosts meet; None for ranks of this host alone. Raises BadRequest for what
-        cannot be measured. Best called before torch is imported, which reads its log level once."""
+        """Where hosts meet, and how many; None for ranks of this host alone. Raises BadRequest for
+        what cannot be measured. Called before torch is imported, which reads its log level once."""
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         meeting = meeting_point(self.nodes, self.rendezvous)
         if self.ranks < 1:
@@ -93,9 +95,7 @@ class RankOptions:
         if self.address:
             listener = listening_socket(self.address, 0)
             if listener is None:
-                raise BadRequest(
-                    f"--address {self.address} is not this machine's: see 'ip address'"
-                )
+                raise BadRequest(f"--address {self.address} is not this machine's: see 'ip addr'")
             listener.close()
             interface_of(self.address)
         return meeting
@@ -144,9 +144,6 @@ def run_with_other_hosts(
 ) -> int:
     """Run this host's ranks through one round with those of other hosts, as nodes of a run do;
     returns their exit code. Raises Interrupted if stopped, StokerError if hosts are lost."""
-    from stoker.fleet.elastic import KEY_FILE, Launch, run_round
-    from stoker.fleet.rendezvous import Rendezvous
-
     say(f"waiting for hosts at {endpoint} ({nodes})")
     key, folder = key_of_hosts(SHARED / KEY_FILE), Path(variables[RESULT_FOLDER])
     try:
@@ -179,8 +176,6 @@ def run_with_other_hosts(
 
 def key_of_hosts(path: Path) -> bytes:
     """The key that all hosts share; raises BadRequest where it cannot be written."""
-    from stoker.fleet.signed_store import shared_key
-
     try:
         return shared_key(path)
     except OSError as error:

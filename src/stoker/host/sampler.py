@@ -33,6 +33,7 @@ SLOW_EVERY = 5
 SLOW_CPU_SHARE, SLOW_TIME_SHARE = 1 / 2000, 1 / 10
 """The most that slow readings may cost, of a core and of the sampler's time, with any threads."""
 PATIENCE_S = 2.0
+"""How long `close` waits for the thread."""
 
 Scan = tuple[float, dict[int, ThreadSeconds]]
 

@@ -1,4 +1,4 @@
-"""Counters of interfaces, and the words of NCCL: read where they are, left out where not."""
+"""Counters of interfaces and NCCL's log: read where they exist, left out where not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_bytes_sent_by_interface(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "nonsense\nnonsense\neth0: x y", "a\nb\nlo: 1 2\n"])
-def test_where_nobody_counts_there_is_no_number(tmp_path: Path, text: str | None) -> None:
+def test_without_counters_there_is_no_number(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "dev").write_text(text)
     assert sent_bytes(str(tmp_path / "dev")) == {}
@@ -40,7 +40,7 @@ def test_the_interface_that_sent_most() -> None:
 @pytest.mark.parametrize(
     ("text", "rate"), [("1000\n", 1000), ("-1\n", None), ("", None), ("fast", None)]
 )
-def test_what_a_card_says(tmp_path: Path, text: str, rate: int | None) -> None:
+def test_the_rate_of_a_card(tmp_path: Path, text: str, rate: int | None) -> None:
     (tmp_path / "eth0").mkdir()
     (tmp_path / "eth0" / "speed").write_text(text)
     assert card_mbit("eth0", str(tmp_path)) == rate
@@ -69,7 +69,7 @@ a:1:2 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/IPC/read
 a:1:2 [0] NCCL INFO Channel 01/0 : 1[1] -> 0[0] via P2P/IPC/read
 a:1:2 [0] NCCL INFO Channel 03/0 : 0[0] -> 8[0] [send] via NET/IBext_v8/2/GDRDMA
 """
-    words = nccl_transport(text)
-    assert words.startswith("P2P/IPC (2 channels), NET/IBext_v8 (1 channels); network IBext_v8")
-    assert "mlx5_0" in words
+    transport = nccl_transport(text)
+    assert transport.startswith("P2P/IPC (2 channels), NET/IBext_v8 (1 channels); network IBext_v8")
+    assert "mlx5_0" in transport
     assert nccl_transport("nothing of the kind") == ""
