@@ -1,4 +1,4 @@
-"""Networks for tests, as if they had been measured."""
+"""Link reports for tests, as if they had been measured."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The network part of `stoker doctor` alone: python doctor_network.py COMPUTE_S FLAGS.
+"""The links of `stoker doctor` alone: python doctor_network.py COMPUTE_S FLAGS.
 
-Ranks are started and joined as the verb does it; how long a step computes is told, not measured.
+Ranks are started as the verb starts them; how long a step computes is an argument, not measured.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from stoker.doctor.ranks import network_across
+from stoker.doctor.ranks import RankOptions, measure_between_ranks
 from stoker.errors import StokerError
 
 parser = argparse.ArgumentParser()
@@ -18,12 +18,13 @@ parser.add_argument("--nodes")
 parser.add_argument("--rendezvous")
 parser.add_argument("--address")
 try:
-    parsed = parser.parse_args()
-    # A resnet18 has so many bytes of gradient.
-    found = network_across(parsed, sys.argv[2:], gradient_bytes=46_758_184)
-    from stoker.show.link import lines, meaning
+    parsed = vars(parser.parse_args())
+    compute_s = parsed.pop("compute_s")
+    # The gradient of a resnet18 has this many bytes.
+    report = measure_between_ranks(RankOptions(**parsed, arguments=sys.argv[2:]), 46_758_184)
+    from stoker.show.link import lines, step_lines
 
-    print("\n".join([*lines(found), *meaning(found, parsed.compute_s, batch_size=64)]))
+    print("\n".join([*lines(report), *step_lines(report, compute_s, batch_size=64)]))
 except StokerError as error:
     print(f"stoker: {error}")
     sys.exit(error.exit_code)

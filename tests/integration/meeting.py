@@ -1,4 +1,4 @@
-"""Whether somebody waits at a rendezvous."""
+"""Whether a node waits at a rendezvous."""
 
 from __future__ import annotations
 

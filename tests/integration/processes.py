@@ -1,4 +1,4 @@
-"""Real `stoker` processes for tests: start, wait for a moment, signal, collect."""
+"""Real `stoker` processes for tests: start, wait for an event, signal, collect."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def steps_done(run: Run, attempt: int) -> int:
 
 
 def slow_steps(until: int | None = None) -> dict[str, str]:
-    """For a run that is to be met in its midst: steps so slow that it is not over before that."""
+    """Steps so slow that a test can act before the run is over."""
     slow = {"fault": "stall", "at": "forward", "seconds": 0.3, "again": True, "until": until}
     return {VARIABLE: json.dumps([slow])}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cli import main
-from stoker.fleet.launcher import MEETING_FILE
+from stoker.fleet.launcher import RENDEZVOUS_FILE
 from stoker.measure.spans import Lap, Spans
 from stoker.train.records import verdicts as watch
 
@@ -35,7 +35,7 @@ Spans.lap = recorded  # type: ignore[method-assign]
 for planned in json.loads(Path(sys.argv[1]).read_text()):
     laps.clear()
     if os.environ["WORLD_SIZE"] != "1":
-        os.environ[MEETING_FILE] = planned["meeting"]
+        os.environ[RENDEZVOUS_FILE] = planned["meeting"]
     watch.SHORT_STEP_S = 1e9 if planned["trial"] else 0.0
     code = main(planned["argv"])
     assert code == 0, (planned["argv"], code)

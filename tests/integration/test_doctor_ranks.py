@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from integration.meeting import has_state
 from measured import held, measured
 from networks import GRADIENT
 from ports import free_port
-from stoker.doctor.ranks import network_across
+from stoker.doctor.ranks import RankOptions, measure_between_ranks
 from stoker.errors import BadRequest, StokerError
 from stoker.fleet import rendezvous
 
@@ -28,14 +27,8 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.timeout(600)
 
 
-def doctor(*words: str, ranks: int = 1) -> argparse.Namespace:
-    told = dict(zip(words[::2], words[1::2], strict=True))
-    names = ("--nodes", "--rendezvous", "--address")
-    return argparse.Namespace(ranks=ranks, **{name[2:]: told.get(name) for name in names})
-
-
 def start(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
-    """The network part by itself, as a process with a place of its own for what is temporary."""
+    """Measure the links alone, in a process with its own folder for temporary files."""
     (cwd / "tmp").mkdir(parents=True)
     paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
@@ -55,10 +48,10 @@ def children(process: subprocess.Popen[str]) -> list[int]:
 
 def wait_for_ranks(process: subprocess.Popen[str], count: int) -> list[int]:
     give_up = time.monotonic() + 240
-    while len(found := children(process)) < count:
+    while len(pids := children(process)) < count:
         assert process.poll() is None and time.monotonic() < give_up
         time.sleep(0.05)
-    return found
+    return pids
 
 
 @pytest.fixture
@@ -72,36 +65,37 @@ def test_ranks_of_one_machine_are_measured(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = signal.getsignal(signal.SIGTERM)
-    found = network_across(doctor(ranks=ranks), ["--ranks", str(ranks)], GRADIENT)
-    assert found.world == ranks
-    assert [pair.ranks for pair in found.pairs] == [
+    options = RankOptions(ranks, arguments=["--ranks", str(ranks)])
+    report = measure_between_ranks(options, GRADIENT)
+    assert report.world == ranks
+    assert [pair.ranks for pair in report.pairs] == [
         (low, high) for low in range(ranks) for high in range(low + 1, ranks)
     ]
-    for link in (*found.pairs, found.all_ranks):
+    for link in (*report.pairs, report.all_ranks):
         assert link.mbit > 0 and link.latency_s > 0 and link.small_s > 0
         assert link.port_mbit is None
         assert link.interface == "lo"
         assert link.counted is not None and link.counted > 0.95
-    assert found.all_ranks.ranks == tuple(range(ranks))
-    assert found.gradient_bytes == GRADIENT and found.gradient_s > 0
-    json.dumps(found.as_data())
+    assert report.all_ranks.ranks == tuple(range(ranks))
+    assert report.gradient_bytes == GRADIENT and report.gradient_s > 0
+    json.dumps(report.as_data())
     assert not list(tmp_path.iterdir()), "nothing is left behind"
     assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("options", "name"),
     [
-        ("", "nobody to exchange with"),
-        ("--nodes 2", "go together"),
-        ("--nodes 1 --rendezvous 127.0.0.1:29400", "nobody to exchange with"),
-        ("--address 127.0.0.1", "--address goes with --nodes"),
-        ("--nodes 2 --rendezvous here:29400 --address 192.0.2.7", "no address of this machine"),
+        (RankOptions(), "--ranks"),
+        (RankOptions(nodes="2"), "--rendezvous"),
+        (RankOptions(nodes="1", rendezvous="127.0.0.1:29400"), "--ranks"),
+        (RankOptions(address="127.0.0.1"), "--address"),
+        (RankOptions(nodes="2", rendezvous="here:29400", address="192.0.2.7"), "192.0.2.7"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(words: str, complaint: str) -> None:
-    with pytest.raises(BadRequest, match=complaint):
-        network_across(doctor(*words.split()), words.split())
+def test_what_cannot_be_measured_is_refused(options: RankOptions, name: str) -> None:
+    with pytest.raises(BadRequest, match=name):
+        measure_between_ranks(options)
 
 
 @measured()
@@ -110,20 +104,16 @@ def test_a_host_that_never_comes_ends_the_wait(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rendezvous, "JOIN_S", 4)
-    words = f"--nodes 2 --rendezvous 127.0.0.1:{port}".split()
+    options = RankOptions(nodes="2", rendezvous=f"127.0.0.1:{port}")
     began = time.monotonic()
-    with pytest.raises(StokerError) as raised:
-        network_across(doctor(*words), words)
+    with pytest.raises(StokerError, match=rf"127\.0\.0\.1:{port} within 4 s") as raised:
+        measure_between_ranks(options)
     took_s = time.monotonic() - began
     assert raised.value.exit_code == 1
-    assert str(raised.value) == (
-        f"not enough nodes came to 127.0.0.1:{port} within 4 s: "
-        "start the same command on every host again"
-    )
     held(took_s < 60, took_s)
 
 
-def test_another_key_is_refused_and_a_stop_is_heard(tmp_path: Path, port: int) -> None:
+def test_another_key_is_refused_and_a_stop_signal_obeyed(tmp_path: Path, port: int) -> None:
     words = ["--nodes", "2", "--rendezvous", f"127.0.0.1:{port}"]
     first = start(words, tmp_path / "a")
     key = tmp_path / "a" / "runs" / ".doctor" / "rendezvous.key"
@@ -135,7 +125,7 @@ def test_another_key_is_refused_and_a_stop_is_heard(tmp_path: Path, port: int) -
     second = start(words, tmp_path / "b")
     printed, _ = second.communicate(timeout=240)
     assert second.returncode == 1, printed
-    assert "has another key, so nothing it sent was read" in printed
+    assert "has another key" in printed
     assert "runs/.doctor/rendezvous.key" in printed
     assert key.read_bytes().hex() not in printed
     first.send_signal(signal.SIGTERM)
@@ -159,16 +149,16 @@ def test_two_hosts_with_one_address_are_one_machine(tmp_path: Path, port: int) -
     assert [process.returncode for process in both] == [0, 0], printed
     assert printed[0] == printed[1]
     assert "2 ranks on 1 host" in printed[0]
-    assert "no port is between" in printed[0]
+    assert "over lo" in printed[0]
 
 
-def test_a_killed_rank_takes_nobody_with_it_for_long(tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_others_soon(tmp_path: Path) -> None:
     process = start(["--ranks", "2"], tmp_path / "a")
     ranks = wait_for_ranks(process, 2)
     os.kill(ranks[1], signal.SIGKILL)
     printed, _ = process.communicate(timeout=240)
     assert process.returncode == 1, printed
-    assert re.search(r"stoker: (lost a rank while measuring|a rank failed)", printed), printed
+    assert re.search(r"stoker: (lost a rank|a rank failed)", printed), printed
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
     assert not list((tmp_path / "a" / "tmp").iterdir())
 
@@ -185,16 +175,16 @@ def test_a_stop_ends_all_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_capacity_is_one_number_on_all_ranks(world: int, tmp_path: Path) -> None:
-    script, where = str(HERE / "capacity_rank.py"), f"file://{tmp_path / 'meeting'}"
+    script, file = str(HERE / "capacity_rank.py"), f"file://{tmp_path / 'meeting'}"
     ranks = [
         subprocess.Popen(
-            [sys.executable, script, str(rank), str(world), where],
+            [sys.executable, script, str(rank), str(world), file],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
         )
         for rank in range(world)
     ]
-    said = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
-    assert len({answer["rate"] for answer in said}) == 1
-    assert said[0]["rate"] > 0
+    answers = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
+    assert len({answer["rate"] for answer in answers}) == 1
+    assert answers[0]["rate"] > 0

@@ -1,4 +1,4 @@
-"""Nodes that come and go: two machines with one disk, killed, cut off, and told to leave.
+"""Nodes that join and leave: two machines with one disk, killed, cut off, and asked to leave.
 
 Every time is read from the run directory: the moment of the first step of an attempt with so many
 ranks, against the moment of the fault.
@@ -28,7 +28,7 @@ TRAIN = (
     f"train packed --run run --model resnet9_w4 --image-size 24 --batch-size {BATCH} "
     f"--epochs {EPOCHS} --eval-every {EPOCHS} --checkpoint-interval 1 --nodes 1:2"
 ).split()
-GONE = "is gone: start the same command again on every node, it goes on from the newest checkpoint"
+LOST = "no longer answers: start the same command on every node again"
 
 no_machines = missing()
 pytestmark = [
@@ -60,7 +60,7 @@ class Site:
         return Run(self.folder / "run")
 
     def start(self, number: int, *more: str, yes: bool = True) -> subprocess.Popen[str]:
-        """Launch a node; steps as small as these wait for any network."""
+        """Launch a node; on any link, steps as small as these would wait for the exchange."""
         words = [*TRAIN, "--rendezvous", f"{self.machines[self.host].address}:29400", *more]
         words += ["--yes"] if yes else []
         machine = self.machines[number]
@@ -175,7 +175,7 @@ def test_a_link_is_down_for_half_a_minute(site: Site, record_property: Record) -
     left_s = site.left(second, cut)
     record_property("cut_off_node_ended_s", left_s)
     held(left_s < 45, left_s)
-    assert GONE in site.printed(1)
+    assert LOST in site.printed(1)
     assert not site.machines[1].processes()
     time.sleep(max(0.0, cut + 30 - time.time()))
     site.machines[1].link("up")
@@ -200,7 +200,7 @@ def test_the_host_of_the_rendezvous_is_killed(site: Site, record_property: Recor
     record_property("ended_s", ended_s)
     held(ended_s < 40, ended_s)
     assert not site.machines[1].processes()
-    assert GONE in site.printed(1)
+    assert LOST in site.printed(1)
     assert "lost rank 0 on node-a" in site.printed(1)
     assert "Traceback" not in site.everything()
 
@@ -211,7 +211,7 @@ def test_the_host_of_the_rendezvous_is_killed(site: Site, record_property: Recor
     site.assert_whole()
 
 
-def test_a_node_is_told_to_leave_and_nothing_listens_to_strangers(
+def test_a_node_leaves_on_request_and_listens_on_its_own_address(
     site: Site, record_property: Record
 ) -> None:
     began = time.time()
@@ -220,18 +220,18 @@ def test_a_node_is_told_to_leave_and_nothing_listens_to_strangers(
     for machine in site.machines:
         listeners = machine.listeners()
         assert listeners
-        assert {place.rpartition(":")[0] for place in listeners} == {machine.address}
+        assert {address.rpartition(":")[0] for address in listeners} == {machine.address}
 
-    told = time.time()
+    asked_at = time.time()
     second.send_signal(signal.SIGUSR1)
-    left_s = site.left(second, told)
+    left_s = site.left(second, asked_at)
     record_property("left_s", left_s)
     held(left_s < 30, left_s)
     assert not site.machines[1].processes()
-    record_property("alone_s", site.trains(world=2, after=told))
-    told = time.time()
+    record_property("alone_s", site.trains(world=2, after=asked_at))
+    asked_at = time.time()
     first.send_signal(signal.SIGTERM)
-    left_s = site.left(first, told)
+    left_s = site.left(first, asked_at)
     held(left_s < 30, left_s)
     starts = site.run.starts()
     assert starts[1]["step"] == next(
@@ -239,8 +239,8 @@ def test_a_node_is_told_to_leave_and_nothing_listens_to_strangers(
     ), "all that was done before somebody left is saved"
 
 
-def test_a_network_that_is_too_slow_is_asked_about_first(site: Site) -> None:
-    """Nothing is trained before somebody has said yes, and a run that goes on is not asked."""
+def test_a_run_on_a_slow_link_needs_consent(site: Site) -> None:
+    """Nothing is trained without --yes; a run that is resumed does not need it."""
     for machine in site.machines:
         machine.rate("10mbit")
     flags = ("--nodes", "2", "--model", "resnet9_w16", "--epochs", "1", "--eval-every", "1")

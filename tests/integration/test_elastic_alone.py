@@ -1,4 +1,4 @@
-"""One node of an elastic run on loopback: what is refused, what ends it, what goes on."""
+"""One node of an elastic run on loopback: what is refused, what ends it, what is started again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FLAGS = "--model resnet9_w4 --image-size 24 --batch-size 50 --eval-every 1000"
 
 
 def train(data: Path, port: int, *more: str, epochs: int = 3000, nodes: str = "1") -> list[str]:
-    place = ["--nodes", nodes, "--rendezvous", f"127.0.0.1:{port}"]
-    words = [*FLAGS.split(), "--epochs", str(epochs), *place, *more]
+    meeting = ["--nodes", nodes, "--rendezvous", f"127.0.0.1:{port}"]
+    words = [*FLAGS.split(), "--epochs", str(epochs), *meeting, *more]
     return ["train", str(data), "--run", "run", *words]
 
 
@@ -59,7 +59,7 @@ def test_two_ranks_on_one_node_finish(packed: Path, tmp_path: Path, port: int) -
     assert (code, "finished already" in printed) == (0, True)
 
 
-def test_what_ranks_refuse_ends_the_node_with_their_words(
+def test_what_ranks_refuse_ends_the_node_with_their_message(
     packed: Path, tmp_path: Path, port: int
 ) -> None:
     code, printed = finish(start(train(packed, port, "--model", "nonsense"), tmp_path))
@@ -68,13 +68,13 @@ def test_what_ranks_refuse_ends_the_node_with_their_words(
 
 
 @measured()
-def test_a_stop_while_waiting_for_nodes_is_heard(packed: Path, tmp_path: Path, port: int) -> None:
+def test_a_stop_signal_ends_the_wait_for_nodes(packed: Path, tmp_path: Path, port: int) -> None:
     process = start(train(packed, port, nodes="2"), tmp_path)
     wait_until(lambda: has_state(port), process)
     process.send_signal(signal.SIGTERM)
-    told = time.monotonic()
+    sent_at = time.monotonic()
     code, printed = finish(process)
-    held(time.monotonic() - told < 5, printed)
+    held(time.monotonic() - sent_at < 5, printed)
     assert code == 75
     assert "stopped while it waited for nodes" in printed
 
@@ -92,8 +92,7 @@ def test_a_rank_that_dies_is_started_again_and_one_that_always_dies_is_not(
     wait_until(lambda: steps_done(run, 1) >= 5, process)
     os.kill(ranks_of(process)[0], signal.SIGKILL)
     wait_until(lambda: steps_done(run, 2) >= 5, process)
-    seen = set(ranks_of(process))
-    os.kill(seen.pop(), signal.SIGKILL)
+    os.kill(ranks_of(process).pop(), signal.SIGKILL)
     while process.poll() is None:
         # From here on no rank lives long enough to make a step.
         for rank in ranks_of(process):

@@ -13,7 +13,7 @@ import pytest
 
 from integration.processes import ended, finish, slow_steps, start, steps_done, wait_until
 from stoker.commit import sha256_file
-from stoker.fleet.launcher import MEETING_FILE
+from stoker.fleet.launcher import RENDEZVOUS_FILE
 from stoker.run.directory import Run
 from stoker.survive.checkpoints import Checkpoints
 
@@ -132,7 +132,7 @@ def evaluate(data: Path, checkpoint: Path, world: int, batch_size: int, meeting:
         **os.environ,
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(world),
-        MEETING_FILE: str(meeting),
+        RENDEZVOUS_FILE: str(meeting),
         "GLOO_SOCKET_IFNAME": "lo",
     }
     ranks = [

@@ -21,9 +21,9 @@ from stoker.errors import (
     StokerError,
 )
 from stoker.fleet.addresses import Endpoint, Nodes, meeting_point
-from stoker.fleet.launcher import BEGAN, is_rank, log_lines_since
+from stoker.fleet.launcher import START_TIME, is_rank, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
-from stoker.fleet.rendezvous import ASKING
+from stoker.fleet.rendezvous import CALL_THREADS
 from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.resolve import Resolved
@@ -112,7 +112,7 @@ def run(words: Sequence[str]) -> int:
             raise Interrupted("stopped before it began: the same command starts it")
         if meeting:
             return exit_past_hanging_threads(
-                lambda: launch_elastic(parsed.ranks, words, data, run, stop, *meeting), ASKING
+                lambda: launch_elastic(parsed.ranks, words, data, run, stop, *meeting), CALL_THREADS
             )
         return launch(parsed.ranks, words, data, run, stop)
 
@@ -172,11 +172,11 @@ def launch(ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopReq
     run.path.mkdir(parents=True, exist_ok=True)
     log = run.path / "launcher.log"
     said_before = log.stat().st_size if log.exists() else 0
-    extra = {PACKED: str(data), BEGAN: str(time.time())}
+    extra = {PACKED: str(data), START_TIME: str(time.time())}
     arguments = ["train", *words, "--run", str(run.path)]
     ended = start_ranks(ranks, arguments, log, extra, lambda: bool(stop))
     came_to = 0
-    while ended.killed and not (ended.signalled or stop or run.finished):
+    while ended.killed and not (ended.stop_signal or stop or run.finished):
         if (steps := steps_of(run)) <= came_to:
             break
         came_to = steps
@@ -224,10 +224,10 @@ def launch_elastic(
         ranks=ranks,
         arguments=["train", *words, "--run", str(run.path)],
         run_path=run.path,
-        extra={PACKED: str(data), BEGAN: str(time.time())},
+        extra={PACKED: str(data), START_TIME: str(time.time())},
         stop=lambda: bool(stop),
         progress=lambda: steps_of(run),
-        tell=tell,
+        report=tell,
     )
     say(f"waiting for nodes at {place} ({nodes})")
     try:

@@ -1,1 +1,1 @@
-"""Where anything runs. Knows nothing of images or of training."""
+"""Starts processes, here and on other machines. Knows nothing of images or of training."""

@@ -1,10 +1,10 @@
 """Several ranks on this machine: plain processes that meet through a file.
 
-Invariants: the ranks run the same command as the user typed. A signal to the launcher reaches each
-rank, and waits until that listens: they live in sessions of their own, so that a terminal's Ctrl-C
-does not come twice. If one rank fails, the others are ended; if the launcher dies, the kernel tells
-the ranks to stop.
-Nothing listens: ranks find each other in a private folder, and talk over loopback.
+Invariants: the ranks run the command that the user typed. A signal to the launcher is passed on to
+each rank, and stays pending until the rank listens. Ranks have sessions of their own, so that
+Ctrl-C in a terminal does not reach them twice. If one rank fails, the others are ended; if the
+launcher dies, the kernel sends the ranks a stop signal. No port is open to other machines: ranks
+meet through a file in a private folder, and exchange data over loopback.
 """
 
 from __future__ import annotations
@@ -26,43 +26,44 @@ from typing import IO
 from stoker.commit import open_at_end
 from stoker.errors import FINISHED, INTERRUPTED
 from stoker.host.limits import usable_cores
-from stoker.host.signals import STOP_SIGNALS, end_with_parent, hold_stop_signals
+from stoker.host.signals import STOP_SIGNALS, block_stop_signals, end_with_parent
 
-MEETING_FILE = "STOKER_MEETING_FILE"
-"""Where ranks of one launch meet."""
+RENDEZVOUS_FILE = "STOKER_MEETING_FILE"
+"""The environment variable with the path of the file through which ranks meet."""
 ELASTIC = "STOKER_ELASTIC"
-"""Tells a rank that its peers may change: it is started again with others when it steps aside."""
-DOOR = "STOKER_DOOR"
-"""The socket, opened by the launcher, at which rank 0 of an elastic run is met."""
-BEGAN = "STOKER_BEGAN"
-"""When the command began that started this rank, in seconds since 1970."""
+"""Set for ranks of an elastic run: one that steps aside is started again with other peers."""
+LISTENER = "STOKER_DOOR"
+"""The file descriptor of the socket, opened by the launcher, on which rank 0 listens."""
+START_TIME = "STOKER_BEGAN"
+"""When the launcher's command began, in seconds since 1970."""
 GRACE_S = 20.0
-"""How long other ranks may take to notice that one has failed, before they are told, then ended."""
+"""How long other ranks may take to notice that one has failed, before SIGTERM, then SIGKILL."""
 STRAGGLER_S = 5.0
-"""How long other ranks may take to follow one that has stopped on request."""
+"""How long other ranks may take to follow one that stopped on request, before they are asked."""
 PATIENCE_S = 120.0
 """How long the slowest of them may take, before it counts as failed."""
-ORDERLY = (FINISHED, INTERRUPTED)
 KILLS = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
 _POLL_S = 0.05
+Processes = list[subprocess.Popen[bytes]]
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How the ranks ended: their exit codes, and the signal that was passed on to them, if any."""
+class LaunchResult:
+    """How the ranks ended: their exit codes."""
 
     codes: list[int]
-    signalled: signal.Signals | None
-    by_us: frozenset[int] = frozenset()
-    """Ranks that were ended because another had failed."""
+    stop_signal: signal.Signals | None
+    """The first signal that was passed on to the ranks."""
+    killed_by_launcher: frozenset[int] = frozenset()
+    """Ranks that were killed because another had failed."""
 
     @property
     def killed(self) -> list[str]:
-        """Ranks that somebody killed, or that broke down, in words."""
+        """A phrase for each rank that crashed or was killed by somebody else."""
         return [
             f"rank {rank} was killed ({signal.Signals(-code).name})"
             for rank, code in enumerate(self.codes)
-            if code in KILLS and rank not in self.by_us
+            if code in KILLS and rank not in self.killed_by_launcher
         ]
 
 
@@ -72,68 +73,68 @@ def launch(
     log: Path,
     extra: Mapping[str, str] | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Ended:
-    """Run `stoker ARGUMENTS` on some ranks until all are gone; standard error goes to the log.
-    `stop` tells of a signal that came before this could pass it on."""
-    meeting = Path(tempfile.mkdtemp(prefix="stoker-"))
+) -> LaunchResult:
+    """Run `stoker ARGUMENTS` on some ranks until all have ended; their standard error goes to the
+    log. `stop` returns whether a stop signal arrived before this function could pass it on."""
+    folder = Path(tempfile.mkdtemp(prefix="stoker-"))
     passed_on: list[signal.Signals] = []
-    running: list[subprocess.Popen[bytes]] = []
+    running: Processes = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         passed_on.append(signal.Signals(number))
         signal_all(running, signal.Signals(number))
 
-    before = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
+    handlers = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
     try:
         with open_at_end(log) as errors:
             for rank in range(ranks):
-                told = {**environment(rank, ranks, meeting / "ranks"), **(extra or {})}
-                running.append(start(arguments, told, errors))
+                variables = {**environment(rank, ranks, folder / "ranks"), **(extra or {})}
+                running.append(start(arguments, variables, errors))
         if stop() and not passed_on:
             passed_on.append(signal.SIGTERM)
         for number in tuple(passed_on):
-            signal_all(running, number)  # it came while some were not there yet
-        by_us = wait_for_all(running)
+            signal_all(running, number)  # it arrived before all ranks were started
+        killed_by_launcher = wait_for_all(running)
         codes = [rank.returncode for rank in running]
-        return Ended(codes, next(iter(passed_on), None), by_us)
+        return LaunchResult(codes, next(iter(passed_on), None), killed_by_launcher)
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-        shutil.rmtree(meeting, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def start(
-    arguments: Sequence[str], told: Mapping[str, str], errors: IO[bytes], doors: Sequence[int] = ()
+    arguments: Sequence[str], env: Mapping[str, str], errors: IO[bytes], sockets: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """One rank, with the variables it is told, and the sockets that are opened for it."""
+    """Start one rank with this environment; it inherits these sockets."""
     return subprocess.Popen(
         [sys.executable, "-m", "stoker", *arguments],
-        env=told,
+        env=env,
         stderr=errors,
-        pass_fds=doors,
+        pass_fds=sockets,
         start_new_session=True,
-        preexec_fn=partial(begin_rank, os.getpid()),
+        preexec_fn=partial(prepare_rank, os.getpid()),
     )
 
 
-def begin_rank(launcher: int) -> None:
-    """Before a rank is a Python of its own, which takes a while in which nothing listens."""
+def prepare_rank(launcher: int) -> None:
+    """Runs in the new process before Python is loaded: signals stay pending until it listens."""
     end_with_parent(launcher)
-    hold_stop_signals()
+    block_stop_signals()
 
 
-def environment(rank: int, ranks: int, meeting: Path) -> dict[str, str]:
-    """The variables that torch.distributed and our own `Ranks.join` read."""
+def environment(rank: int, ranks: int, rendezvous_file: Path) -> dict[str, str]:
+    """The environment of a rank on one machine, as torch.distributed and `Ranks.join` read it."""
     return {
-        **numbers(rank, ranks, rank, ranks),
-        MEETING_FILE: str(meeting),
+        **rank_variables(rank, ranks, rank, ranks),
+        RENDEZVOUS_FILE: str(rendezvous_file),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo"),
     }
 
 
-def numbers(rank: int, world: int, local_rank: int, local_world: int) -> dict[str, str]:
-    """Who a rank is, among all and on its machine, and its share of the cores."""
+def rank_variables(rank: int, world: int, local_rank: int, local_world: int) -> dict[str, str]:
+    """This process's environment, with the numbers of a rank and its share of the cores."""
     return {
         **os.environ,
         "RANK": str(rank),
@@ -145,46 +146,46 @@ def numbers(rank: int, world: int, local_rank: int, local_world: int) -> dict[st
 
 
 def is_rank() -> bool:
-    """Whether this process was started as a rank by a launcher of ours."""
-    return MEETING_FILE in os.environ or ELASTIC in os.environ
+    """Whether Stoker's launcher started this process as a rank."""
+    return RENDEZVOUS_FILE in os.environ or ELASTIC in os.environ
 
 
-def wait_for_all(running: list[subprocess.Popen[bytes]]) -> frozenset[int]:
-    """Until every rank has ended; once one has failed, the others get some time, then a signal. One
-    that was asked to stop where it cannot wait for the others (compiling) is followed by them. The
-    ranks that had to be ended."""
+def wait_for_all(running: Processes) -> frozenset[int]:
+    """Wait until every rank has ended; returns the ranks that had to be killed. Once a rank has
+    failed, the others get some time, then a signal. Once a rank has stopped on request where it
+    cannot wait for the others (it was compiling), the others are asked to stop as well."""
     failed_at = stopped_at = float("inf")
-    warned = asked = False
-    by_us: set[int] = set()
+    sent_stop = sent_term = False
+    killed: set[int] = set()
     while any(rank.poll() is None for rank in running):
         time.sleep(_POLL_S)
         now = time.monotonic()
-        if any(rank.poll() not in (None, *ORDERLY) for rank in running):
+        if any(rank.poll() not in (None, FINISHED, INTERRUPTED) for rank in running):
             failed_at = min(failed_at, now)
         if any(rank.poll() == INTERRUPTED for rank in running):
             stopped_at = min(stopped_at, now)
-        if now - stopped_at > STRAGGLER_S and not asked:
+        if now - stopped_at > STRAGGLER_S and not sent_stop:
             signal_all(running, signal.SIGUSR1)
-            asked = True
+            sent_stop = True
         if now - stopped_at > PATIENCE_S:
             failed_at = min(failed_at, now - GRACE_S)
-        if now - failed_at > GRACE_S and not warned:
+        if now - failed_at > GRACE_S and not sent_term:
             signal_all(running, signal.SIGTERM)
-            warned = True
+            sent_term = True
         if now - failed_at > 2 * GRACE_S:
-            by_us |= {rank for rank, process in enumerate(running) if process.poll() is None}
+            killed |= {rank for rank, process in enumerate(running) if process.poll() is None}
             signal_all(running, signal.SIGKILL)
-    return frozenset(by_us)
+    return frozenset(killed)
 
 
-def signal_all(running: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+def signal_all(running: Processes, number: signal.Signals) -> None:
+    """Send a signal to every rank that has not ended."""
     for rank in running:
         if rank.poll() is None:
             rank.send_signal(number)
 
 
 def log_lines_since(log: Path, offset: int) -> tuple[list[str], list[str]]:
-    """The lines that ranks wrote to the log after an offset in bytes, and those of them that are
-    meant for the user."""
+    """The lines of a log after an offset in bytes, and those of them that are for the user."""
     lines = log.read_bytes()[offset:].decode(errors="replace").splitlines()
     return lines, list(dict.fromkeys(line for line in lines if line.startswith("stoker: ")))

@@ -1,7 +1,7 @@
-"""Tasks over local processes.
+"""Tasks in local worker processes.
 
-Invariants: a task is a pure function of its argument; results come as they are finished, so a
-caller can count; a worker that dies is an error with a name, never an endless wait.
+Invariants: a task is a pure function of its argument. Results are yielded as they are finished, so
+that a caller can count them. A worker that dies is an error, never an endless wait.
 """
 
 from __future__ import annotations
@@ -16,53 +16,54 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from stoker.errors import StokerError
-from stoker.host.signals import end_with_parent, held_signals
+from stoker.host.signals import delayed_signals, end_with_parent
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 AHEAD = 2
-"""Tasks that wait for a free worker: enough that none of them waits for its task."""
+"""Tasks that are queued beyond one for each worker: enough that no worker waits for a task."""
 
 
 def map_tasks(
     function: Callable[[Task], Result], tasks: Iterable[Task], workers: int
 ) -> Generator[Result]:
     """Run every task; yield results in the order in which they are finished. Tasks are taken from
-    their source a few ahead of the workers, so that a long row of them fits in memory."""
-    coming = iter(tasks)
-    first = list(islice(coming, 2))
+    their source a few ahead of the workers: they need not fit in memory together. Raises what a
+    task raises, and StokerError if a worker dies."""
+    source = iter(tasks)
+    first = list(islice(source, 2))
     if workers <= 1 or len(first) < 2:
-        yield from map(function, chain(first, coming))
+        yield from map(function, chain(first, source))
         return
-    # spawn: a forked child would inherit the locks of whatever threads the caller runs.
+    # spawn: a forked child would inherit the locks that other threads of the caller hold.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=begin_worker)
-    under_way: set[Future[Result]] = set()
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=prepare_worker)
+    pending: set[Future[Result]] = set()
     try:
-        for task in chain(first, coming):
-            with held_signals():
-                under_way.add(pool.submit(function, task))
-            del task  # not to be held here while it waits there
-            if len(under_way) >= workers + AHEAD:
-                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+        for task in chain(first, source):
+            with delayed_signals():
+                pending.add(pool.submit(function, task))
+            del task  # frees its memory here while it is queued
+            if len(pending) >= workers + AHEAD:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
-        for future in as_completed(under_way):
+        for future in as_completed(pending):
             yield future.result()
     except BrokenProcessPool as error:
         raise StokerError(
-            "a worker process died (out of memory, or killed): finished work is kept, "
-            "the same command goes on; fewer --workers need less memory"
+            "a worker process died (out of memory, or killed); finished work is kept: start the "
+            "same command again, with fewer --workers if memory is short"
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def begin_worker() -> None:
-    """A worker ends with its parent, however that ends, and is quiet: what goes wrong in a task is
-    told by its result, and the libraries below complain on standard error about every bad file."""
+def prepare_worker() -> None:
+    """Make this worker end with its parent, and close its standard error: errors of a task are in
+    its result, and image libraries print a message for every damaged file."""
     parent = multiprocessing.parent_process()
     end_with_parent(parent.pid if parent and parent.pid else os.getppid(), signal.SIGKILL)
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 2)
-    os.close(quiet)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
+    os.close(devnull)

@@ -1,1 +1,1 @@
-"""What the kernel, the control groups and the devices say about this machine and this process."""
+"""Facts about this machine and process, from the kernel, the control groups and the devices."""

@@ -1,8 +1,9 @@
-"""One look at the machine and this process, and what two of them say about the time between.
+"""Readings of the machine and this process, and summaries of what happened between them.
 
-Invariants: what is absent is left out, never zero, and asked for once only. Files of the kernel
-are held open, because each call that may wait gives the interpreter lock away, and where a thread
-hogs the lock it takes milliseconds to come back. Differences are pure functions on readings.
+Invariants: a value that the kernel does not give is left out, never zero; a file that failed once
+is not tried again. Kernel files are held open: each call that may block releases the interpreter
+lock, and where another thread hogs the lock it takes milliseconds to get it back. Summaries are
+pure functions of readings.
 """
 
 from __future__ import annotations
@@ -14,31 +15,27 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stoker.host import proc
-from stoker.host.limits import CGROUPS, OWN_CGROUP, cgroups
+from stoker.host.limits import CGROUPS, OWN_CGROUP, cgroups, memory_limits, total_memory
 
 MOST_BYTES = 1 << 16
 PRESSURES = ("cpu", "io", "memory")
-MEMORY_FILES = (
-    ("", "memory.max", "memory.current", "inactive_file"),
-    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-"""Tree of a controller, its limit, its use, and what of that the kernel drops before it complains:
-in version 2 of control groups, then in version 1."""
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What was seen at one moment."""
+    """The counters and levels of one moment."""
 
     at_s: float
     counts: Mapping[str, float] = field(default_factory=dict)
-    """What only grows: its difference tells."""
+    """Counters that only grow: the difference of two readings is what counts."""
     levels: Mapping[str, float] = field(default_factory=dict)
-    """What goes up and down, in bytes."""
+    """Bytes of memory, which go up and down."""
     network: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Bytes received and sent, by interface."""
     network_at_s: float = 0.0
 
 
@@ -50,7 +47,7 @@ def kernel_text(path: Path | str) -> str:
 
 
 class KernelFile:
-    """A text that the kernel writes anew whenever it is read; empty for ever once it failed."""
+    """A file that the kernel writes at each read. Its text is empty once reading it has failed."""
 
     def __init__(self, path: Path | str) -> None:
         self._handle: int | None = None
@@ -73,7 +70,7 @@ class KernelFile:
 
 
 class Machine:
-    """The files that are looked at, found once."""
+    """The kernel files about the machine and this process, opened once."""
 
     def __init__(
         self, proc_root: str = "/proc", cgroup_root: str = CGROUPS, own: str = OWN_CGROUP
@@ -85,7 +82,7 @@ class Machine:
             "statm": KernelFile(root / "self/statm"),
             "io": KernelFile(root / "self/io"),
             "net": KernelFile(root / "net/dev"),
-            # The thread that a process begins with has the process's own number.
+            # The main thread's id is the process's id.
             "main": KernelFile(root / f"self/task/{os.getpid()}/schedstat"),
             **{f"pressure {name}": KernelFile(root / "pressure" / name) for name in PRESSURES},
         }
@@ -95,28 +92,16 @@ class Machine:
             for folder in cgroups(cgroup_root, own, tree)
             if (folder / "cpu.stat").is_file()
         ]
-        self._limit, self._limited, self._droppable = self._memory_limit(cgroup_root, own)
-
-    def _memory_limit(
-        self, root: str, own: str
-    ) -> tuple[int | None, tuple[KernelFile, KernelFile] | None, str]:
-        """The tightest limit on this process, where its use is written, and the name there of what
-        may be dropped. A limit above the machine's memory is none."""
-        total = proc.fields(self._files["meminfo"].text()).get("MemTotal", 1 << 40) * 1024
-        found = []
-        for tree, limit_name, use_name, droppable in MEMORY_FILES:
-            for folder in cgroups(root, own, tree):
-                with suppress(OSError):
-                    limit = proc.single((folder / limit_name).read_text())
-                    if limit is not None and limit < total:
-                        found.append((limit, folder, use_name, droppable))
-        if not found:
-            return None, None, ""
-        limit, folder, use_name, droppable = min(found, key=lambda each: each[0])
-        return limit, (KernelFile(folder / use_name), KernelFile(folder / "memory.stat")), droppable
+        # A limit above the machine's memory limits nothing.
+        total = total_memory(self._files["meminfo"].text())
+        limits = [limit for limit in memory_limits(cgroup_root, own) if limit.bytes < total]
+        self._limit = min(limits, default=None)
+        if self._limit:
+            self._files["usage"] = KernelFile(self._limit.folder / self._limit.usage_file)
+            self._files["memory.stat"] = KernelFile(self._limit.folder / "memory.stat")
 
     def read(self) -> Reading:
-        """Look at everything once, from one and the same thread."""
+        """Read every file once, always in the same thread: its CPU time is `sampler_s`."""
         text = {name: file.text() for name, file in self._files.items() if name != "net"}
         network, network_at_s = proc.interface_bytes(self._files["net"].text()), time.monotonic()
         times = os.times()
@@ -127,13 +112,13 @@ class Machine:
         }
         counts |= {f"ticks_{k}": v for k, v in proc.machine_ticks(text["stat"]).items()}
         for quota in self._quotas:
-            # Usually one group has a quota: the others add nothing.
+            # Usually one group has a quota: the others add zero.
             for name, value in proc.throttled(quota.text()).items():
                 counts[name] = counts.get(name, 0) + value
         for name in PRESSURES:
-            waited = proc.pressure_s(text[f"pressure {name}"])
-            if waited is not None:
-                counts[f"pressure_{name}_s"] = waited
+            waited_s = proc.pressure_s(text[f"pressure {name}"])
+            if waited_s is not None:
+                counts[f"pressure_{name}_s"] = waited_s
         main = proc.schedule_s(text["main"])
         if main is not None:
             counts["main_cpu_s"], counts["main_delay_s"] = main
@@ -149,91 +134,90 @@ class Machine:
         available = proc.fields(text["meminfo"]).get("MemAvailable")
         if available is not None:
             levels["available_bytes"] = available * 1024
-        if self._limit is not None and self._limited is not None:
-            levels["limit_bytes"] = self._limit
-            used = proc.single(self._limited[0].text())
+        if self._limit:
+            levels["limit_bytes"] = self._limit.bytes
+            used = proc.single(text["usage"])
             if used is not None:
-                # The page cache fills every limit and hurts nobody.
-                dropped = proc.fields(self._limited[1].text()).get(self._droppable, 0)
-                levels["used_bytes"] = max(0, used - dropped)
+                # The page cache fills every limit; the kernel frees it when memory is needed.
+                cached = proc.fields(text["memory.stat"]).get(self._limit.reclaimable_field, 0)
+                levels["used_bytes"] = max(0, used - cached)
         return levels
 
     def close(self) -> None:
-        for file in (*self._files.values(), *self._quotas, *(self._limited or ())):
+        for file in (*self._files.values(), *self._quotas):
             file.close()
 
 
-def between(readings: Sequence[Reading]) -> dict[str, Any]:
+def summary(readings: Sequence[Reading]) -> dict[str, Any]:
     """What happened from the first reading to the last, as plain data."""
     if len(readings) < 2 or readings[-1].at_s <= readings[0].at_s:
         return {"seconds": 0.0}
     first, last = readings[0], readings[-1]
     seconds = last.at_s - first.at_s
-    grown = growth(first.counts, last.counts)
-    said: dict[str, Any] = {
+    used = growth(first.counts, last.counts)
+    parts: dict[str, Any] = {
         "seconds": round(seconds, 6),
-        "cpu": cpu(grown, seconds),
-        "pressure": {
-            name: share(grown[f"pressure_{name}_s"], seconds)
-            for name in PRESSURES
-            if f"pressure_{name}_s" in grown
-        },
-        "main": {
-            name: share(grown[f"main_{name}_s"], seconds)
-            for name in ("cpu", "delay")
-            if f"main_{name}_s" in grown
-        },
+        "cpu": cpu(used, seconds),
+        "pressure": shares("pressure", PRESSURES, used, seconds),
+        "main": shares("main", ("cpu", "delay"), used, seconds),
         "memory": memory([reading.levels for reading in readings[1:]]),
-        "disk": {k: int(grown[k]) for k in ("read_bytes", "write_bytes") if k in grown},
+        "disk": {k: int(used[k]) for k in ("read_bytes", "write_bytes") if k in used},
     }
-    said = {name: value for name, value in said.items() if value != {}}
+    parts = {name: value for name, value in parts.items() if value != {}}
     if last.network:
-        said["network"] = network(readings)
-    return said
+        parts["network"] = network(readings)
+    return parts
 
 
-def growth(first: Mapping[str, float], last: Mapping[str, float]) -> dict[str, float]:
-    """By how much each count grew. One that fell was begun anew: nobody knows by how much."""
+def growth(first: Mapping[str, Number], last: Mapping[str, Number]) -> dict[str, Number]:
+    """How much each counter grew. One that shrank was reset, so its growth is unknown: left out."""
     both = ((name, last[name] - first[name]) for name in last if name in first)
-    return {name: by for name, by in both if by >= 0}
+    return {name: increase for name, increase in both if increase >= 0}
 
 
 def share(part: float, whole: float) -> float:
     return round(part / whole, 4)
 
 
-def cpu(grown: Mapping[str, float], seconds: float) -> dict[str, float]:
-    said = {
-        name: round(grown[name], 4)
+def shares(
+    prefix: str, names: Sequence[str], used: Mapping[str, float], seconds: float
+) -> dict[str, float]:
+    keys = {name: f"{prefix}_{name}_s" for name in names}
+    return {name: share(used[key], seconds) for name, key in keys.items() if key in used}
+
+
+def cpu(used: Mapping[str, float], seconds: float) -> dict[str, float]:
+    figures = {
+        name: round(used[name], 4)
         for name in ("own_user_s", "own_system_s", "sampler_s", "throttled_s", "throttled_times")
-        if name in grown
+        if name in used
     }
-    own = [grown[name] for name in ("own_user_s", "own_system_s") if name in grown]
+    own = [used[name] for name in ("own_user_s", "own_system_s") if name in used]
     if own:
-        said["own_cores"] = share(sum(own), seconds)
+        figures["own_cores"] = share(sum(own), seconds)
     for name in ("busy", "iowait", "steal"):
-        if grown.get("ticks_all") and f"ticks_{name}" in grown:
-            said[name] = share(grown[f"ticks_{name}"], grown["ticks_all"])
-    return said
+        if used.get("ticks_all") and f"ticks_{name}" in used:
+            figures[name] = share(used[f"ticks_{name}"], used["ticks_all"])
+    return figures
 
 
 def memory(levels: Sequence[Mapping[str, float]]) -> dict[str, int]:
-    """Each level's worst moment: the most in use, the least available."""
-    said = {}
+    """Each level at its worst: the most bytes in use, the fewest available."""
+    worst = {}
     for name in ("own_bytes", "available_bytes", "limit_bytes", "used_bytes"):
-        seen = [level[name] for level in levels if name in level]
-        if seen:
-            said[name] = int(min(seen) if name == "available_bytes" else max(seen))
-    return said
+        values = [level[name] for level in levels if name in level]
+        if values:
+            worst[name] = int(min(values) if name == "available_bytes" else max(values))
+    return worst
 
 
 def network(readings: Sequence[Reading]) -> dict[str, dict[str, float]]:
-    """Totals of each interface that carried anything, and its fastest interval."""
-    said = {}
+    """Totals of each interface that carried anything, and its highest rate between two readings."""
+    figures = {}
     for name, (received, sent) in readings[-1].network.items():
-        before = readings[0].network.get(name)
-        begun_anew = before is None or received < before[0] or sent < before[1]
-        if before is None or begun_anew or (received, sent) == before:
+        before = readings[0].network.get(name, (received, sent))
+        was_reset = received < before[0] or sent < before[1]
+        if was_reset or (received, sent) == before:
             continue
         peaks = [0.0, 0.0]
         for one, two in pairwise(readings):
@@ -242,10 +226,10 @@ def network(readings: Sequence[Reading]) -> dict[str, dict[str, float]]:
                 for way in (0, 1):
                     rate = (two.network[name][way] - one.network[name][way]) / seconds
                     peaks[way] = max(peaks[way], rate)
-        said[name] = {
+        figures[name] = {
             "rx_bytes": received - before[0],
             "tx_bytes": sent - before[1],
             "rx_peak_bytes_per_s": round(peaks[0], 1),
             "tx_peak_bytes_per_s": round(peaks[1], 1),
         }
-    return said
+    return figures

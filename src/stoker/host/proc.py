@@ -1,7 +1,7 @@
-"""What the kernel's texts about the machine and this process say.
+"""Parsers for the text files of the kernel about the machine and this process.
 
-Invariants: pure functions on text. What a text does not say is left out of the answer, never zero,
-whatever the text is: another kernel's, cut off, or not a text of this kind at all.
+Invariants: pure functions on text. What a text does not state is left out of the result, never
+zero, whatever the text is: from another kernel, cut off, or of another kind altogether.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ IDLE = ("idle", "iowait", "steal")
 
 
 def whole_lines(text: str) -> list[str]:
-    """The lines that end: the last one of a text that was cut off may hold half a number."""
+    """The lines that end in a newline: where a text was cut off, the last may be half a number."""
     return text[: text.rfind("\n") + 1].splitlines()
 
 
 def number(word: str) -> int | None:
-    """A count as the kernel writes it; None for whatever else."""
+    """A count as the kernel writes it; None for anything else."""
     return int(word) if word.isascii() and word.isdigit() else None
 
 
 def single(text: str) -> int | None:
-    """The one number of a file: a limit that is `max` is none."""
+    """The number in a file that holds one number; None for a limit of `max`."""
     lines = whole_lines(text)
     return number(lines[0].strip()) if lines else None
 
 
 def fields(text: str) -> dict[str, int]:
-    """Lines of a name and a number (`MemFree: 12 kB`, `nr_throttled 3`), as written."""
-    found = {}
+    """Numbers by name, from lines such as `MemFree: 12 kB` or `nr_throttled 3`, without units."""
+    values = {}
     for line in whole_lines(text):
         words = line.split()
         value = number(words[1]) if len(words) > 1 else None
         if value is not None:
-            found[words[0].rstrip(":")] = value
-    return found
+            values[words[0].rstrip(":")] = value
+    return values
 
 
 def machine_ticks(text: str) -> dict[str, int]:
-    """`/proc/stat`: ticks of all cores together, busy for somebody or not."""
+    """`/proc/stat`: ticks of all cores together: all, busy, and each idle kind that is counted."""
     for line in whole_lines(text):
         name, *words = line.split() or [""]
         if name != "cpu":
@@ -49,24 +49,24 @@ def machine_ticks(text: str) -> dict[str, int]:
         ticks = {key: count for key, count in zip(TICKS, counts, strict=False) if count is not None}
         if "idle" not in ticks:
             return {}
-        every = sum(ticks.values())
-        rest = {key: ticks[key] for key in IDLE if key in ticks}
-        return {"all": every, "busy": every - sum(rest.values()), **rest}
+        total = sum(ticks.values())
+        idle = {key: ticks[key] for key in IDLE if key in ticks}
+        return {"all": total, "busy": total - sum(idle.values()), **idle}
     return {}
 
 
 def throttled(text: str) -> dict[str, float]:
-    """`cpu.stat` of a control group, version 2 or 1: how often and how long a quota held it back,
-    summed over the cores."""
-    found = fields(text)
-    said: dict[str, float] = {}
-    if "throttled_usec" in found:
-        said["throttled_s"] = found["throttled_usec"] / 1e6
-    elif "throttled_time" in found:
-        said["throttled_s"] = found["throttled_time"] / 1e9
-    if "nr_throttled" in found:
-        said["throttled_times"] = found["nr_throttled"]
-    return said
+    """`cpu.stat` of a control group, version 2 or 1: how often and for how long its quota stopped
+    it, summed over the cores."""
+    values = fields(text)
+    times: dict[str, float] = {}
+    if "throttled_usec" in values:
+        times["throttled_s"] = values["throttled_usec"] / 1e6
+    elif "throttled_time" in values:
+        times["throttled_s"] = values["throttled_time"] / 1e9
+    if "nr_throttled" in values:
+        times["throttled_times"] = values["nr_throttled"]
+    return times
 
 
 def pressure_s(text: str) -> float | None:
@@ -82,7 +82,7 @@ def pressure_s(text: str) -> float | None:
 
 
 def schedule_s(text: str) -> tuple[float, float] | None:
-    """`schedstat` of a thread: seconds on a core, and seconds ready to run without one."""
+    """`schedstat` of a thread: seconds on a core, and seconds ready to run without a core."""
     lines = whole_lines(text)
     counts = [number(word) for word in lines[0].split()] if lines else []
     if len(counts) < 3 or counts[0] is None or counts[1] is None:
@@ -138,7 +138,7 @@ def driver_version(text: str) -> str | None:
 
 def interface_bytes(text: str) -> dict[str, tuple[int, int]]:
     """`/proc/net/dev`: bytes received and sent by each interface of this network namespace."""
-    found = {}
+    counts = {}
     for line in whole_lines(text):
         name, colon, rest = line.rpartition(":")
         words = rest.split()
@@ -146,5 +146,5 @@ def interface_bytes(text: str) -> dict[str, tuple[int, int]]:
             continue
         received, sent = number(words[0]), number(words[8])
         if received is not None and sent is not None:
-            found[name.strip()] = (received, sent)
-    return found
+            counts[name.strip()] = (received, sent)
+    return counts

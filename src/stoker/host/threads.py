@@ -1,9 +1,9 @@
-"""Which threads of this process use the cores, and how long the interpreter lock is waited for.
+"""Which threads of this process use the cores, and how long threads wait for the interpreter lock.
 
-Invariants: a thread that ended takes its seconds with it; one that is new brings all of its own.
-The wait for the lock is the lateness of a short sleep, less the time that the sleeper was ready to
-run and had no core: on a busy machine that is not the lock's fault. Time that a hypervisor or a
-quota took looks like a wait for the lock; it is rare where wakes are many, so the median stands.
+Invariants: the seconds of a thread that ended are not counted; those of a new thread all are. The
+wait for the lock is the lateness of a short sleep, minus the time that the thread was ready to run
+and had no core, which is not the lock's fault. Time that a hypervisor or a quota took looks like a
+wait for the lock; few of many wakes are late for that reason, so the median is right.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ MOST_THREADS = 8
 
 @dataclass(frozen=True)
 class ThreadSeconds:
-    """One thread at one moment."""
+    """A thread and the CPU seconds it had used at one moment."""
 
     name: str
     python: bool
-    """Known to the interpreter, and so one that may hold its lock."""
+    """Whether the interpreter knows the thread, which can then hold the interpreter lock."""
     cpu_s: float
 
 
 def scan(tasks: str = "/proc/self/task") -> dict[int, ThreadSeconds]:
-    """Every thread of this process and the seconds it has used. Costs a few calls a thread."""
+    """Every thread of this process by its id. Costs a few system calls for each thread."""
     try:
-        numbers = [int(name) for name in os.listdir(tasks) if name.isdigit()]  # noqa: PTH208
+        ids = [int(name) for name in os.listdir(tasks) if name.isdigit()]  # noqa: PTH208
     except OSError:
         return {}
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    found = {}
-    for number in numbers:
-        file = KernelFile(f"{tasks}/{number}/stat")
-        said = proc.thread_ticks(file.text())  # nothing, if it has ended meanwhile
+    seconds = {}
+    for thread_id in ids:
+        file = KernelFile(f"{tasks}/{thread_id}/stat")
+        stat = proc.thread_ticks(file.text())  # None if the thread has ended
         file.close()
-        if said is not None:
-            name = names.get(number, said[0])
-            found[number] = ThreadSeconds(name, number in names, said[1] / ticks_per_s)
-    return found
+        if stat is not None:
+            name, is_python = names.get(thread_id, stat[0]), thread_id in names
+            seconds[thread_id] = ThreadSeconds(name, is_python, stat[1] / ticks_per_s)
+    return seconds
 
 
 def busiest(
     first: Mapping[int, ThreadSeconds], last: Mapping[int, ThreadSeconds], seconds: float
 ) -> list[dict[str, Any]]:
-    """The threads that used most, those of one name together, in cores."""
+    """The threads that used most CPU time, in cores; threads of one name are added up."""
     used: dict[tuple[str, bool], list[float]] = {}
-    for number, thread in last.items():
-        before_s = first[number].cpu_s if number in first else 0.0
-        # A number that is given again belongs to another thread, which began at zero.
+    for thread_id, thread in last.items():
+        before_s = first[thread_id].cpu_s if thread_id in first else 0.0
+        # An id with fewer seconds than before was reused by a new thread, which began at zero.
         since_s = thread.cpu_s - (before_s if before_s <= thread.cpu_s else 0.0)
         used.setdefault((thread.name, thread.python), []).append(since_s / seconds)
     ranked = sorted(used.items(), key=lambda item: -sum(item[1]))
@@ -75,8 +75,8 @@ def busiest(
 
 
 def lateness(late_s: Sequence[float], switch_s: float) -> dict[str, float]:
-    """How late the wakes were. A thread that hogs the lock makes nearly all of them late by the
-    switch interval; work that gives the lock away makes next to none of them so."""
+    """How late the wakes were; empty without wakes. A thread that hogs the lock makes nearly all of
+    them late by the switch interval; work that releases the lock delays almost none."""
     if not late_s:
         return {}
     return {
@@ -89,33 +89,28 @@ def lateness(late_s: Sequence[float], switch_s: float) -> dict[str, float]:
 
 
 class OwnDelay:
-    """Seconds that the calling thread was ready to run and had no core. Made and asked in that
-    thread, and read without giving the interpreter lock away: the wait to get it back would add a
-    delay of its own to what is measured."""
+    """Seconds that the calling thread was ready to run and had no core. Read in that thread only,
+    without releasing the interpreter lock: waiting to get it back would add to the delay."""
 
     def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
         self._handle: int | None = None
         self._buffer = ctypes.create_string_buffer(128)
         with suppress(OSError, AttributeError, TypeError):
             self._read = ctypes.PyDLL(None).pread
-            self._read.argtypes = (
-                ctypes.c_int,
-                ctypes.c_void_p,
-                ctypes.c_size_t,
-                ctypes.c_long,
-            )
+            self._read.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long]
             self._read.restype = ctypes.c_ssize_t
             self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
     def seconds(self) -> float | None:
+        """The delay so far; None where the kernel does not count it."""
         if self._handle is None:
             return None
         size = self._read(self._handle, self._buffer, len(self._buffer), 0)
-        words = self._buffer.raw[: max(0, size)].split()
-        if len(words) != 3 or not words[1].isdigit():
+        schedule = proc.schedule_s(self._buffer.raw[: max(0, size)].decode("ascii", "replace"))
+        if schedule is None:
             self.close()
             return None
-        return int(words[1]) / 1e9
+        return schedule[1]
 
     def close(self) -> None:
         handle, self._handle = self._handle, None
@@ -123,35 +118,35 @@ class OwnDelay:
             os.close(handle)
 
 
-def late_wake(ending: threading.Lock, nap_s: float, delay: OwnDelay) -> tuple[bool, float]:
-    """Sleep until the time is over or the lock `ending` is free: whether it was, and how late the
-    sleeper came to, in seconds, for want of the interpreter lock."""
-    without_core = delay.seconds()
+def late_wake(stop_lock: threading.Lock, nap_s: float, delay: OwnDelay) -> tuple[bool, float]:
+    """Sleep for `nap_s`, or until `stop_lock` is free. Returns whether it was free, and how many
+    seconds late the thread woke because it waited for the interpreter lock."""
+    delay_before = delay.seconds()
     began = time.perf_counter()
-    ended = ending.acquire(timeout=nap_s)
-    late = time.perf_counter() - began - nap_s
-    now = delay.seconds()
-    if without_core is not None and now is not None:
-        late -= now - without_core
-    return ended, max(0.0, late)
+    stopped = stop_lock.acquire(timeout=nap_s)
+    late_s = time.perf_counter() - began - nap_s
+    delay_after = delay.seconds()
+    if delay_before is not None and delay_after is not None:
+        late_s -= delay_after - delay_before
+    return stopped, max(0.0, late_s)
 
 
 def exit_past_hanging_threads(work: Callable[[], int], prefix: str) -> int:
-    """The exit code of some work. Where threads whose name has this prefix hang (in storage, or in
-    a rendezvous that does not answer), the process ends here: Python would wait for them at its
-    exit, or abort."""
+    """The exit code of some work. If threads whose name has this prefix still run afterwards (they
+    hang in storage, or in a rendezvous that does not answer), the process ends here: Python would
+    wait for them at its exit, or abort. Raises what the work raises if no thread hangs."""
 
-    def hang() -> bool:
+    def threads_hang() -> bool:
         return any(thread.name.startswith(prefix) for thread in threading.enumerate())
 
     try:
         code = work()
     except StokerError as error:
-        if not hang():
+        if not threads_hang():
             raise
         print(f"stoker: {error}", file=sys.stderr, flush=True)
         code = error.exit_code
-    if hang():
+    if threads_hang():
         sys.stdout.flush()
         os._exit(code)
     return code

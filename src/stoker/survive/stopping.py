@@ -21,7 +21,7 @@ from typing import Any
 
 from stoker.errors import Interrupted
 from stoker.fleet.launcher import ELASTIC
-from stoker.host.signals import STOP_SIGNALS, hear_stop_signals
+from stoker.host.signals import STOP_SIGNALS, unblock_stop_signals
 
 UNCHANGED = "nothing was changed: the same command starts again"
 """The outcome of stopping what only reads."""
@@ -116,7 +116,7 @@ class StopRequest:
         threading.Thread(
             target=self._wake_main_thread, args=(reader,), name="stoker-signals", daemon=True
         ).start()
-        hear_stop_signals()
+        unblock_stop_signals()
 
     def release(self) -> None:
         """Give the signals back to whoever had them."""

@@ -19,7 +19,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import BadRequest
-from stoker.fleet.launcher import DOOR, ELASTIC, MEETING_FILE
+from stoker.fleet.launcher import ELASTIC, LISTENER, RENDEZVOUS_FILE
 from stoker.host.limits import usable_cores
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
@@ -34,7 +34,7 @@ knows much sooner; this is for a rank that is stuck while its launcher lives."""
 def elastic_store() -> Store:
     """Where the ranks of a round meet: rank 0 through the door that its launcher has opened, which
     is on one address only; torch by itself would listen on all."""
-    door = os.environ.get(DOOR)
+    door = os.environ.get(LISTENER)
     return TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
@@ -79,7 +79,7 @@ class Ranks:
                     backend, store=elastic_store(), rank=rank, world_size=world, timeout=PATIENCE
                 )
             else:
-                meeting = os.environ.get(MEETING_FILE)
+                meeting = os.environ.get(RENDEZVOUS_FILE)
                 where = f"file://{meeting}" if meeting else "env://"
                 dist.init_process_group(backend, init_method=where, rank=rank, world_size=world)
         return cls(rank, world, local_rank, local_world, device)

@@ -1,4 +1,4 @@
-"""Elastic runs, the parts: what is parsed, signed, shared, and decided from exit codes."""
+"""The parts of elastic runs: addresses, the signed store, the rendezvous, and exit codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, SIGUSR1
@@ -16,15 +16,27 @@ from typing import Any
 
 import pytest
 from torch.distributed import HashStore, TCPStore
-from torch.distributed.elastic.rendezvous.api import RendezvousStateError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
+from golden import check_golden
 from ports import free_port
 from stoker.errors import BadRequest, Interrupted, StokerError
-from stoker.fleet import rendezvous
-from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening
-from stoker.fleet.elastic import end, verdict
-from stoker.fleet.rendezvous import PARTED, PULSES_MISSED, Call, News, Rendezvous, Round
+from stoker.fleet import addresses, rendezvous
+from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening_socket, meeting_point
+from stoker.fleet.elastic import end, node_exit_code
+from stoker.fleet.rendezvous import (
+    LEFT,
+    PULSES_MISSED,
+    NodeChanges,
+    Rendezvous,
+    Round,
+    background_call,
+)
 from stoker.fleet.signed_store import SignedStore, shared_key
 from waiting import until
 
@@ -33,7 +45,7 @@ KEY = b"k" * 32
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is busy with something else is neither silent nor lost here."""
+    """A node on a busy machine is not treated as lost here."""
     monkeypatch.setattr(rendezvous, "SILENCE_S", 240.0)
     monkeypatch.setattr(rendezvous, "KEEP_ALIVE_S", 60)
 
@@ -53,27 +65,27 @@ def test_other_numbers_of_nodes_are_refused(text: str) -> None:
         Nodes.parse(text)
 
 
-def test_a_place_is_a_host_and_a_port() -> None:
+def test_an_endpoint_is_a_host_and_a_port() -> None:
     assert Endpoint.parse("10.0.0.1:29400") == Endpoint("10.0.0.1", 29400)
     assert str(Endpoint("node-a", 1)) == "node-a:1"
 
 
 @pytest.mark.parametrize("text", ["", "node-a", "node-a:", ":29400", "node-a:0", "a:70000", "a:b"])
-def test_other_places_are_refused(text: str) -> None:
+def test_other_endpoints_are_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="--rendezvous"):
         Endpoint.parse(text)
 
 
 def test_loopback_is_found_and_an_unknown_address_is_named() -> None:
-    place = Endpoint("127.0.0.1", 29400)
-    assert place.local_address() == "127.0.0.1"
+    endpoint = Endpoint("127.0.0.1", 29400)
+    assert endpoint.local_address() == "127.0.0.1"
     assert interface_of("127.0.0.1") == "lo"
     with pytest.raises(BadRequest, match="GLOO_SOCKET_IFNAME"):
         interface_of("192.0.2.77")
 
 
 def test_one_hosts_on_its_own_address_and_the_others_do_not() -> None:
-    with listening("127.0.0.1", 0) or pytest.fail("no port") as first:
+    with listening_socket("127.0.0.1", 0) or pytest.fail("no port") as first:
         address, port = first.getsockname()
         assert address == "127.0.0.1"
         assert Endpoint("127.0.0.1", port).listen() is None
@@ -142,13 +154,13 @@ def test_a_process_that_leaves_while_a_thread_asks_keeps_its_exit_code() -> None
 
 
 @pytest.mark.timeout(300)
-def test_a_store_with_an_intruders_pickle_ends_with_words() -> None:
+def test_an_intruders_pickle_is_refused() -> None:
     port = free_port()
     ours = Rendezvous(Endpoint("127.0.0.1", port), Nodes(1, 1), KEY, lambda: False)
     assert ours.hosts
     intruder = C10dRendezvousBackend(TCPStore("127.0.0.1", port, is_master=False), "stoker")
     intruder.set_state(pickle.dumps(Bomb()))
-    with pytest.raises(StokerError, match="was not read"):
+    with pytest.raises(StokerError, match=str(port)):
         ours.next_round()
 
 
@@ -157,61 +169,65 @@ def test_one_node_makes_a_round_alone() -> None:
     alone = Rendezvous(Endpoint("127.0.0.1", free_port()), Nodes(1, 1), KEY, lambda: False)
     round = alone.next_round()
     assert (round.node, round.nodes, round.address) == (0, 1, "127.0.0.1")
-    assert round.door is not None and round.door.getsockname() == ("127.0.0.1", round.port)
-    round.door.close()
-    assert alone.news(round) == News()
-    alone.part(round, finished=True)
+    assert round.listener is not None
+    assert round.listener.getsockname() == ("127.0.0.1", round.port)
+    round.listener.close()
+    assert alone.changes(round) == NodeChanges()
+    alone.leave(round, finished=True)
 
 
-def test_a_node_without_a_pulse_is_lost_and_one_that_parted_is_not() -> None:
+def test_a_node_without_a_pulse_is_lost_and_one_that_left_in_order_is_not() -> None:
     store = HashStore()
-    ours, other, parted = (Round(node, 3, store, "127.0.0.1", 1, None) for node in range(3))
-    other.look()
-    parted.look()
-    store.add("pulse2", PARTED)
-    looks = [ours.look() for _ in range(PULSES_MISSED + 2)]
-    assert looks == [0] * (PULSES_MISSED + 1) + [1]
-    other.look()
-    assert ours.look() == 0
+    ours, other, left = (Round(node, 3, store, "127.0.0.1", 1, None) for node in range(3))
+    other.count_lost_nodes()
+    left.count_lost_nodes()
+    store.add("pulse2", LEFT)
+    lost = [ours.count_lost_nodes() for _ in range(PULSES_MISSED + 2)]
+    assert lost == [0] * (PULSES_MISSED + 1) + [1]
+    other.count_lost_nodes()
+    assert ours.count_lost_nodes() == 0
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("hosts", [True, False], ids=["no peers", "no host"])
-def test_a_stop_ends_the_wait_for_others(hosts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, stop = Endpoint("127.0.0.1", free_port()), threading.Event()
+def test_a_stop_request_ends_the_wait_for_other_nodes(
+    hosts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint, stop = Endpoint("127.0.0.1", free_port()), threading.Event()
     if not hosts:
         monkeypatch.setattr(Endpoint, "listen", lambda self: None)
     timer = threading.Timer(2.0, stop.set)
     timer.start()
-    with pytest.raises(Interrupted, match="the same command goes on"):
-        Rendezvous(place, Nodes(2, 2), KEY, stop.is_set).next_round()
+    with pytest.raises(Interrupted, match="stopped"):
+        Rendezvous(endpoint, Nodes(2, 2), KEY, stop.is_set).next_round()
     timer.join()
 
 
 @pytest.mark.timeout(300)
-def test_a_host_that_never_comes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Endpoint, "listen", lambda self: None)
     monkeypatch.setattr(rendezvous, "JOIN_S", 1)
-    with pytest.raises(Interrupted, match="nobody answers at 127"):
-        Rendezvous(Endpoint("127.0.0.1", free_port()), Nodes(1, 2), KEY, lambda: False)
+    endpoint = Endpoint("127.0.0.1", free_port())
+    with pytest.raises(Interrupted, match=str(endpoint)):
+        Rendezvous(endpoint, Nodes(1, 2), KEY, lambda: False)
 
 
 @pytest.mark.timeout(300)
-def test_a_store_that_falls_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "SILENCE_S", 4.0)
     mute = socket.create_server(("127.0.0.1", 0))
-    place = Endpoint("127.0.0.1", mute.getsockname()[1])
+    endpoint = Endpoint("127.0.0.1", mute.getsockname()[1])
     monkeypatch.setattr(rendezvous, "JOIN_S", 3)
-    with mute, pytest.raises(Interrupted, match=r"is gone: start the same command again on every"):
-        Rendezvous(place, Nodes(1, 1), KEY, lambda: False)
+    with mute, pytest.raises(Interrupted, match=str(endpoint)):
+        Rendezvous(endpoint, Nodes(1, 1), KEY, lambda: False)
 
 
-def test_a_call_hands_over_its_answer_or_its_error() -> None:
-    calls = [Call(lambda: 7), Call(lambda: 1 // 0)]
-    until(lambda: all(call.done for call in calls))
-    assert calls[0].answer() == 7
+def test_a_background_call_returns_or_raises_what_its_function_does() -> None:
+    calls = [background_call(lambda: 7), background_call(lambda: 1 // 0)]
+    until(lambda: all(call.done() for call in calls))
+    assert calls[0].result() == 7
     with pytest.raises(ZeroDivisionError):
-        calls[1].answer()
+        calls[1].result()
 
 
 def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
@@ -249,7 +265,7 @@ def test_a_damaged_key_is_named(tmp_path: Path) -> None:
 def test_what_a_node_does_follows_from_its_ranks(
     codes: list[int], stopped: bool, expected: int
 ) -> None:
-    assert verdict(codes, stopped) == expected
+    assert node_exit_code(codes, stopped) == expected
 
 
 def python(code: str) -> subprocess.Popen[bytes]:
@@ -268,3 +284,45 @@ def test_ranks_that_our_signals_kill_stepped_aside_and_others_keep_their_codes()
     assert end(running, SIGTERM, 0.5) == [1, 76, 76]
     assert running[2].returncode == -SIGKILL
     assert end([python("raise SystemExit(75)")], SIGUSR1, 5.0) in ([75], [76])
+
+
+def refusal(function: Any, *arguments: Any) -> str:
+    with pytest.raises(StokerError) as raised:
+        function(*arguments)
+    return str(raised.value)
+
+
+def unknown(host: str) -> str:
+    raise OSError(f"{host} is not known")
+
+
+def test_messages_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every message of addresses, the signed store and the rendezvous."""
+    monkeypatch.setattr(Endpoint, "listen", lambda self: None)
+    monkeypatch.setattr(rendezvous, "JOIN_S", 0)
+    monkeypatch.setattr(addresses.socket, "gethostbyname", unknown)
+    (tmp_path / "rendezvous.key").write_bytes(b"half")
+    endpoint = Endpoint("127.0.0.1", 29400)
+    member = Rendezvous.__new__(Rendezvous)
+    member.endpoint, member._stop = endpoint, lambda: True
+
+    def answer(error: Exception) -> None:
+        call: Future[None] = Future()
+        call.set_exception(error)
+        member._answer(call)
+
+    messages = [
+        refusal(Nodes.parse, "two"),
+        refusal(Nodes.parse, "3:2"),
+        refusal(Endpoint.parse, "node-a"),
+        refusal(lambda: Endpoint("node-x", 1).address),
+        refusal(interface_of, "192.0.2.77"),
+        refusal(meeting_point, "2", None),
+        refusal(shared_key, tmp_path / "rendezvous.key", 0.0).replace(str(tmp_path), "RUN"),
+        refusal(Rendezvous, endpoint, Nodes(2, 2), KEY, lambda: False),
+        refusal(member._check_stop),
+        refusal(answer, RendezvousTimeoutError("late")),
+        refusal(answer, RendezvousStateError("no node of this run wrote the state")),
+        refusal(answer, RendezvousConnectionError("lost")),
+    ]
+    check_golden("fleet_rendezvous", messages)

@@ -1,4 +1,4 @@
-"""Ranks as plain processes: started alike, told once, ended together."""
+"""Ranks as plain processes: started alike, signalled once, ended together."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from pathlib import Path
 import pytest
 
 from stoker.fleet.launcher import (
-    MEETING_FILE,
-    begin_rank,
+    RENDEZVOUS_FILE,
     environment,
     launch,
+    prepare_rank,
     signal_all,
     wait_for_all,
 )
 
 
-def test_ranks_are_told_who_they_are_and_where_to_meet() -> None:
-    told = [environment(rank, 3, Path("/private/ranks")) for rank in range(3)]
-    assert [one["RANK"] for one in told] == ["0", "1", "2"]
-    assert {one["WORLD_SIZE"] for one in told} == {one["LOCAL_WORLD_SIZE"] for one in told} == {"3"}
-    assert {one[MEETING_FILE] for one in told} == {"/private/ranks"}
-    assert {one["GLOO_SOCKET_IFNAME"] for one in told} == {"lo"}
+def test_the_environment_numbers_the_ranks_and_names_their_file() -> None:
+    variables = [environment(rank, 3, Path("/private/ranks")) for rank in range(3)]
+    assert [one["RANK"] for one in variables] == ["0", "1", "2"]
+    assert (
+        {one["WORLD_SIZE"] for one in variables}
+        == {one["LOCAL_WORLD_SIZE"] for one in variables}
+        == {"3"}
+    )
+    assert {one[RENDEZVOUS_FILE] for one in variables} == {"/private/ranks"}
+    assert {one["GLOO_SOCKET_IFNAME"] for one in variables} == {"lo"}
 
 
 @pytest.mark.timeout(300)
@@ -37,8 +41,8 @@ def test_odd_words_reach_every_rank_unharmed_and_no_shell_sees_them(
     monkeypatch.setattr("stoker.fleet.launcher.GRACE_S", 200)
     word = "my 'photos'; touch pwned $(touch pwned) *"
     log = tmp_path / "launcher.log"
-    ended = launch(2, [word], log)
-    assert (ended.codes, ended.signalled) == ([2, 2], None)
+    result = launch(2, [word], log)
+    assert (result.codes, result.stop_signal) == ([2, 2], None)
     assert log.read_text().count(f"stoker: no verb called '{word}'") == 2
     assert [path.name for path in tmp_path.iterdir()] == ["launcher.log"]
 
@@ -48,7 +52,7 @@ def python(code: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.timeout(300)
-def test_one_that_fails_takes_the_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_fails_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.fleet.launcher.GRACE_S", 0.3)
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
     running = [python("raise SystemExit(1)"), python("import time; time.sleep(60)")]
@@ -75,19 +79,19 @@ def test_a_signal_reaches_those_that_run() -> None:
     assert running[0].wait(timeout=60) == -signal.SIGTERM
 
 
-begins = partial(begin_rank, os.getpid())
+prepare = partial(prepare_rank, os.getpid())
 
 
 def test_a_signal_waits_for_a_rank_that_does_not_listen_yet() -> None:
     """Python takes a while to begin, and a signal would end it."""
     code = """
 from stoker.survive.stopping import StopRequest
-wish = StopRequest()
-wish.listen()
-print(wish.reason)
+stop = StopRequest()
+stop.listen()
+print(stop.reason)
 """
     rank = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, preexec_fn=begins
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, preexec_fn=prepare
     )
     rank.send_signal(signal.SIGTERM)
     assert rank.communicate(timeout=60)[0] == "SIGTERM\n"
@@ -100,15 +104,15 @@ def test_a_signal_reaches_ranks_that_start_after_it(
     code = """
 import time
 from stoker.survive.stopping import StopRequest
-wish, give_up = StopRequest(), time.monotonic() + 60
-wish.listen()
-while not wish and time.monotonic() < give_up:
+stop, give_up = StopRequest(), time.monotonic() + 60
+stop.listen()
+while not stop and time.monotonic() < give_up:
     time.sleep(0.01)
-raise SystemExit(75 if wish else 1)
+raise SystemExit(75 if stop else 1)
 """
 
-    def start_one(*told: object) -> subprocess.Popen[bytes]:
-        one = subprocess.Popen([sys.executable, "-c", code], preexec_fn=begins)
+    def start_one(*arguments: object) -> subprocess.Popen[bytes]:
+        one = subprocess.Popen([sys.executable, "-c", code], preexec_fn=prepare)
         if not passed_on:
             passed_on.append(one)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -116,23 +120,23 @@ raise SystemExit(75 if wish else 1)
 
     passed_on: list[object] = []
     monkeypatch.setattr("stoker.fleet.launcher.start", start_one)
-    ended = launch(2, [], tmp_path / "log")
-    assert ended.codes == [75, 75]
-    assert ended.signalled == signal.SIGTERM
+    result = launch(2, [], tmp_path / "log")
+    assert result.codes == [75, 75]
+    assert result.stop_signal == signal.SIGTERM
 
 
-def test_a_wish_from_before_reaches_every_rank(
+def test_a_stop_request_from_before_the_launch_reaches_every_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start_one(*told: object) -> subprocess.Popen[bytes]:
+    def start_one(*arguments: object) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
     monkeypatch.setattr("stoker.fleet.launcher.start", start_one)
-    ended = launch(2, [], tmp_path / "log", stop=lambda: True)
-    assert ended.codes == [-signal.SIGTERM] * 2
-    assert ended.signalled == signal.SIGTERM
+    result = launch(2, [], tmp_path / "log", stop=lambda: True)
+    assert result.codes == [-signal.SIGTERM] * 2
+    assert result.stop_signal == signal.SIGTERM
 
 
 def test_a_rank_whose_launcher_is_gone_does_not_begin() -> None:
-    rank = subprocess.Popen([sys.executable, "-c", "print(1)"], preexec_fn=partial(begin_rank, 1))
+    rank = subprocess.Popen([sys.executable, "-c", "print(1)"], preexec_fn=partial(prepare_rank, 1))
     assert rank.wait(60) == 1

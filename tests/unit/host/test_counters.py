@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.host.counters import KernelFile, Machine, Reading, between, growth
+from stoker.host.counters import KernelFile, Machine, Reading, growth, summary
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -32,21 +32,21 @@ PROC = {
 
 
 def test_nothing_to_read_is_no_zero(tmp_path: Path) -> None:
-    seen = machine(tmp_path)
-    first, last = seen.read(), seen.read()
-    seen.close()
+    source = machine(tmp_path)
+    first, last = source.read(), source.read()
+    source.close()
     assert not first.levels
     assert not first.network
-    told = between([first, last])
-    assert set(told) == {"seconds", "cpu"}
-    assert set(told["cpu"]) == {"own_user_s", "own_system_s", "sampler_s", "own_cores"}
+    figures = summary([first, last])
+    assert set(figures) == {"seconds", "cpu"}
+    assert set(figures["cpu"]) == {"own_user_s", "own_system_s", "sampler_s", "own_cores"}
 
 
 def test_what_the_kernel_writes_is_read(tmp_path: Path) -> None:
     write(tmp_path, PROC)
-    seen = machine(tmp_path)
-    reading = seen.read()
-    seen.close()
+    source = machine(tmp_path)
+    reading = source.read()
+    source.close()
     assert reading.counts["ticks_busy"] == 20
     assert reading.counts["pressure_io_s"] == 1.0
     assert "pressure_cpu_s" not in reading.counts
@@ -90,9 +90,9 @@ INSIDE = {
 @pytest.mark.parametrize("groups", [VERSION_2, VERSION_1, INSIDE], ids=["v2", "v1", "container"])
 def test_limits_are_found_through_the_own_group(tmp_path: Path, groups: dict[str, str]) -> None:
     write(tmp_path, {**PROC, **groups})
-    seen = machine(tmp_path)
-    reading = seen.read()
-    seen.close()
+    source = machine(tmp_path)
+    reading = source.read()
+    source.close()
     assert (reading.counts["throttled_s"], reading.counts["throttled_times"]) == (3.0, 2)
     assert reading.levels["limit_bytes"] == 600000
     assert reading.levels["used_bytes"] == 300000
@@ -100,9 +100,9 @@ def test_limits_are_found_through_the_own_group(tmp_path: Path, groups: dict[str
 
 def test_a_limit_above_the_memory_is_none(tmp_path: Path) -> None:
     write(tmp_path, {**PROC, **VERSION_2, "cgroup/job/memory.max": "9999999999\n"})
-    seen = machine(tmp_path)
-    assert "limit_bytes" not in seen.read().levels
-    seen.close()
+    source = machine(tmp_path)
+    assert "limit_bytes" not in source.read().levels
+    source.close()
 
 
 def test_a_file_that_fails_is_not_tried_again(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_file_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_what_happened_between_two_readings() -> None:
+def test_the_summary_of_two_readings() -> None:
     first = Reading(
         10.0,
         {
@@ -146,7 +146,7 @@ def test_what_happened_between_two_readings() -> None:
         },
         {"own_bytes": 7},
     )
-    assert between([first, last]) == {
+    assert summary([first, last]) == {
         "seconds": 10.0,
         "cpu": {
             "own_user_s": 15.0,
@@ -163,12 +163,12 @@ def test_what_happened_between_two_readings() -> None:
     }
 
 
-def test_without_two_readings_there_is_no_between() -> None:
+def test_less_than_two_readings_have_no_summary() -> None:
     one = Reading(1.0, {"own_user_s": 1.0})
-    assert between([]) == between([one]) == between([one, one]) == {"seconds": 0.0}
+    assert summary([]) == summary([one]) == summary([one, one]) == {"seconds": 0.0}
 
 
-def test_a_count_that_began_anew_is_left_out() -> None:
+def test_a_counter_that_was_reset_is_left_out() -> None:
     assert growth({"a": 5, "b": 1, "gone": 1}, {"a": 3, "b": 4, "new": 9}) == {"b": 3}
 
 
@@ -177,18 +177,18 @@ def test_memory_at_its_worst() -> None:
         Reading(at, {}, {"own_bytes": own, "available_bytes": 100 - own})
         for at, own in enumerate([99, 10, 30, 20])
     ]
-    assert between(readings)["memory"] == {"own_bytes": 30, "available_bytes": 70}
+    assert summary(readings)["memory"] == {"own_bytes": 30, "available_bytes": 70}
 
 
 def test_an_interface_has_totals_and_its_fastest_interval() -> None:
-    seen = [
+    readings = [
         ({"eth0": (0, 0), "idle": (5, 5), "again": (9, 9)}, 0.0),
         ({"eth0": (100, 10), "idle": (5, 5), "again": (0, 0)}, 1.0),
         ({"eth0": (400, 10), "idle": (5, 5), "again": (1, 1), "new": (7, 7)}, 1.5),
         ({"eth0": (410, 30), "idle": (5, 5), "again": (2, 2), "new": (8, 8)}, 3.0),
     ]
-    told = between([Reading(at, {}, {}, counts, at) for counts, at in seen])
-    assert told["network"] == {
+    figures = summary([Reading(at, {}, {}, counts, at) for counts, at in readings])
+    assert figures["network"] == {
         "eth0": {
             "rx_bytes": 410,
             "tx_bytes": 30,
@@ -198,10 +198,10 @@ def test_an_interface_has_totals_and_its_fastest_interval() -> None:
     }
 
 
-def test_the_real_machine_can_be_told_as_json() -> None:
-    seen = Machine()
-    first = seen.read()
+def test_a_summary_of_the_real_machine_is_json() -> None:
+    source = Machine()
+    first = source.read()
     sum(range(100_000))
-    last = seen.read()
-    seen.close()
-    assert json.loads(json.dumps(between([first, last])))["seconds"] >= 0
+    last = source.read()
+    source.close()
+    assert json.loads(json.dumps(summary([first, last])))["seconds"] >= 0

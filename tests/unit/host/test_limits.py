@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def groups(tmp_path: Path) -> Path:
-    """root/slice/job/step, and a group beside it that is nobody's business."""
+    """root/slice/job/step, and a group beside it that does not matter."""
     (tmp_path / "cgroup" / "slice" / "job" / "step").mkdir(parents=True)
     other = tmp_path / "cgroup" / "slice" / "other"
     other.mkdir()
@@ -43,8 +43,8 @@ def cores(groups: Path) -> int:
 
 
 def memory(groups: Path, machine: str = "meminfo") -> int:
-    places = str(groups), str(groups.parent / "own"), str(groups.parent / machine)
-    return usable_memory(*places)
+    paths = str(groups), str(groups.parent / "own"), str(groups.parent / machine)
+    return usable_memory(*paths)
 
 
 PLACES = ["", "slice", "slice/job", "slice/job/step"]
@@ -62,7 +62,7 @@ class TestCores:
         assert cores(groups) == 2
 
     @pytest.mark.parametrize("text", ["max 100000\n", "", "soon", "1 2 3", "x 100000"])
-    def test_what_says_nothing_is_no_limit(self, groups: Path, text: str) -> None:
+    def test_what_is_no_number_is_no_limit(self, groups: Path, text: str) -> None:
         limit(groups, "slice", "cpu.max", text)
         assert cores(groups) >= 100_000
 
@@ -91,12 +91,12 @@ class TestMemory:
         assert memory(groups) == 64 * GIB
 
     @pytest.mark.parametrize("text", ["max\n", "", "plenty"])
-    def test_what_says_nothing_is_no_limit(self, groups: Path, text: str) -> None:
+    def test_what_is_no_number_is_no_limit(self, groups: Path, text: str) -> None:
         limit(groups, "slice/job", "memory.max", text)
         assert memory(groups) == 64 * GIB
 
     @pytest.mark.parametrize("text", ["", "MemFree: 3 kB\n", "MemTotal: lots kB\n"])
-    def test_a_machine_that_does_not_say(self, groups: Path, text: str) -> None:
+    def test_a_machine_without_a_total(self, groups: Path, text: str) -> None:
         (groups.parent / "odd").write_text(text)
         assert memory(groups, "odd") == memory(groups, "nowhere") == NONE
 
@@ -120,8 +120,8 @@ def test_no_list_of_groups_leaves_the_roots_limit(groups: Path) -> None:
 def test_a_controller_may_have_a_tree_of_its_own(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text("4:memory:/one/two\n1:cpu,cpuacct:/../three\nodd\n0::/slice\n")
-    found = [cgroups("/groups", str(own), tree) for tree in ("", "memory", "cpu", "pids")]
-    assert [[str(folder) for folder in tree] for tree in found] == [
+    folders = [cgroups("/groups", str(own), tree) for tree in ("", "memory", "cpu", "pids")]
+    assert [[str(folder) for folder in tree] for tree in folders] == [
         ["/groups/slice", "/groups"],
         ["/groups/memory/one/two", "/groups/memory/one", "/groups/memory"],
         ["/groups/cpu/three", "/groups/cpu"],

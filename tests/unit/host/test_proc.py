@@ -43,17 +43,17 @@ def test_what_is_idle_or_stolen_is_not_busy() -> None:
     assert ticks == {"all": 621, "busy": 163, "idle": 400, "iowait": 50, "steal": 8}
 
 
-def test_a_kernel_that_knows_less_says_less() -> None:
+def test_an_old_kernel_counts_less() -> None:
     assert proc.machine_ticks("cpu 1 2 3 4\n") == {"all": 10, "busy": 6, "idle": 4}
     assert proc.machine_ticks("cpu 1 2 3\n") == {}
 
 
 @pytest.mark.parametrize("text", [CPU_STAT_2, CPU_STAT_1], ids=["version 2", "version 1"])
-def test_both_kinds_of_control_group_tell_of_throttling(text: str) -> None:
+def test_both_versions_of_control_groups_count_throttling(text: str) -> None:
     assert proc.throttled(text) == {"throttled_s": 2.5, "throttled_times": 5}
 
 
-def test_a_group_without_a_quota_tells_nothing() -> None:
+def test_a_group_without_a_quota_has_no_throttling() -> None:
     assert proc.throttled("usage_usec 900\nuser_usec 600\n") == {}
 
 
@@ -104,7 +104,7 @@ def test_fields_of_the_first_processor() -> None:
     }
 
 
-def test_each_interface_has_two_ways() -> None:
+def test_each_interface_receives_and_sends() -> None:
     assert proc.interface_bytes(NET) == {
         "lo": (2423, 2423),
         "eth0": (33397, 28043),

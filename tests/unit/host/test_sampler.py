@@ -22,25 +22,25 @@ def names() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody of an earlier test does; and a slow machine is waited for."""
+def no_other_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samplers of earlier tests have ended, and a slow machine gets more time."""
     monkeypatch.setattr(probes, "PATIENCE_S", 60)
     until(lambda: "stoker-probes" not in names())
 
 
-def test_a_run_is_told_as_plain_data() -> None:
+def test_a_summary_is_plain_data() -> None:
     sampler = Sampler(every_s=0.05)
     sampler.begin()
     sampler.begin()
     assert names().count("stoker-probes") == 1
     until(lambda: len(sampler._late_s) > 3)
-    told = json.loads(json.dumps(sampler.take()))
+    figures = json.loads(json.dumps(sampler.take()))
     sampler.close()
     sampler.close()
-    assert told["seconds"] > 0
-    assert told["cpu"]["own_cores"] >= 0
-    assert told["lock"]["wakes"] > 3
-    assert "failed" not in told
+    assert figures["seconds"] > 0
+    assert figures["cpu"]["own_cores"] >= 0
+    assert figures["lock"]["wakes"] > 3
+    assert "failed" not in figures
     assert "stoker-probes" not in names()
 
 
@@ -50,7 +50,7 @@ def test_each_take_begins_where_the_last_one_ended() -> None:
     sampler.begin()
     takes = []
     for _ in range(5):
-        until(lambda: len(sampler._looks) > 2)
+        until(lambda: len(sampler._readings) > 2)
         takes.append(sampler.take()["seconds"])
     sampler.close()
     assert all(takes)
@@ -59,7 +59,7 @@ def test_each_take_begins_where_the_last_one_ended() -> None:
     assert sampler.take() == {"seconds": 0.0}
 
 
-def test_closing_looks_a_last_time() -> None:
+def test_closing_takes_a_last_reading() -> None:
     sampler = Sampler(every_s=3600.0)
     sampler.begin()
     until(lambda: sampler._base)
@@ -68,7 +68,7 @@ def test_closing_looks_a_last_time() -> None:
     assert sampler.take()["seconds"] > 0
 
 
-def test_a_sampler_that_never_began_tells_nothing() -> None:
+def test_a_sampler_that_never_began_has_no_figures() -> None:
     sampler = Sampler()
     assert sampler.take() == {"seconds": 0.0}
     sampler.close()
@@ -99,13 +99,13 @@ def test_a_thread_that_spins_is_named() -> None:
         sampler.close()
         stop.set()
         thread.join()
-    (found,) = [each for each in sampler.take()["threads"] if each["name"] == "spin"]
-    assert found["python"]
-    assert found["cores"] > 0
+    (spinning,) = [one for one in sampler.take()["threads"] if one["name"] == "spin"]
+    assert spinning["python"]
+    assert spinning["cores"] > 0
 
 
 class Failing:
-    """A machine that can be looked at twice."""
+    """A machine that can be read twice."""
 
     def __init__(self) -> None:
         self.left = 2
@@ -127,9 +127,9 @@ def test_a_failure_inside_leaves_a_note_and_nothing_else(
     sampler = Sampler(every_s=0.02)
     sampler.begin()
     until(lambda: sampler._failed)
-    told = sampler.take()
-    assert told["failed"] == "ValueError: no more"
-    assert told["seconds"] > 0
+    figures = sampler.take()
+    assert figures["failed"] == "ValueError: no more"
+    assert figures["seconds"] > 0
     assert sampler.take() == {"seconds": 0.0, "failed": "ValueError: no more"}
     sampler.close()
     assert capfd.readouterr() == ("", "")
@@ -146,30 +146,30 @@ def test_a_process_that_may_have_no_more_threads_goes_on(monkeypatch: pytest.Mon
     assert sampler.take() == {"seconds": 0.0, "failed": "can't start new thread"}
 
 
-def test_a_machine_that_tells_nothing_is_no_failure(
+def test_a_machine_without_kernel_files_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     none = str(tmp_path / "none")
     monkeypatch.setattr(probes, "Machine", partial(Machine, none, none, none))
     sampler = Sampler(every_s=0.02)
     sampler.begin()
-    until(lambda: len(sampler._looks) > 1)
+    until(lambda: len(sampler._readings) > 1)
     sampler.close()
-    told = sampler.take()
-    assert {"seconds", "cpu", "lock"} <= set(told)
-    assert not {"memory", "network", "disk", "pressure", "main", "failed"} & set(told)
+    figures = sampler.take()
+    assert {"seconds", "cpu", "lock"} <= set(figures)
+    assert not {"memory", "network", "disk", "pressure", "main", "failed"} & set(figures)
 
 
-def test_what_nobody_takes_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "KEPT", 3)
+def test_what_is_not_taken_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "MOST_READINGS", 3)
     sampler = Sampler(every_s=0.01)
     began = time.monotonic()
     sampler.begin()
-    until(lambda: len(sampler._looks) == 3)
-    first = sampler._looks[0]
-    until(lambda: sampler._looks[0].at_s > first.at_s + 0.1)
+    until(lambda: len(sampler._readings) == 3)
+    first = sampler._readings[0]
+    until(lambda: sampler._readings[0].at_s > first.at_s + 0.1)
     sampler.close()
-    assert len(sampler._looks) == 3
+    assert len(sampler._readings) == 3
     assert 0.1 < sampler.take()["seconds"] <= time.monotonic() - began + 0.01
     assert len(sampler._scans) <= 2
 

@@ -36,12 +36,12 @@ def test_threads_of_one_name_count_together() -> None:
     ]
 
 
-def test_lateness_is_told_against_the_switch_interval() -> None:
-    told = lateness([0.0, 0.001, 0.005, 0.006], 0.005)
-    assert told["wakes"] == 4
-    assert told["late_median_s"] == 0.003
-    assert told["late_mean_s"] == 0.003
-    assert told["late_share"] == 0.5
+def test_lateness_is_compared_with_the_switch_interval() -> None:
+    figures = lateness([0.0, 0.001, 0.005, 0.006], 0.005)
+    assert figures["wakes"] == 4
+    assert figures["late_median_s"] == 0.003
+    assert figures["late_mean_s"] == 0.003
+    assert figures["late_share"] == 0.5
     assert lateness([], 0.005) == {}
 
 
@@ -51,15 +51,15 @@ def test_a_thread_is_known_by_the_name_python_gave_it() -> None:
     other = threading.Thread(target=done.wait, name="a name (with brackets)")
     other.start()
     try:
-        found = scan()
-        assert found[other.native_id or 0].name == "a name (with brackets)"
-        assert found[threading.main_thread().native_id or 0].cpu_s > 0
+        seconds = scan()
+        assert seconds[other.native_id or 0].name == "a name (with brackets)"
+        assert seconds[threading.main_thread().native_id or 0].cpu_s > 0
     finally:
         done.set()
         other.join()
 
 
-def test_no_threads_are_found_where_nobody_lists_them(tmp_path: Path) -> None:
+def test_no_threads_are_found_where_the_kernel_lists_none(tmp_path: Path) -> None:
     assert scan(str(tmp_path / "none")) == {}
     (tmp_path / "12").mkdir()  # one that ended after it was listed
     assert scan(str(tmp_path)) == {}
@@ -120,18 +120,18 @@ def python_alone() -> None:
         pass
 
 
-def lock_given_away() -> None:
+def lock_released() -> None:
     hashlib.pbkdf2_hmac("sha256", b"word", b"salt", 20_000)
 
 
 @linux
-def test_a_hog_of_the_lock_is_told_from_work_that_gives_it_away(slow_switches: float) -> None:
-    # The best of some: on a busy machine whoever holds the lock may itself wait for a core.
+def test_a_hog_of_the_lock_differs_from_work_that_releases_it(slow_switches: float) -> None:
+    # The best of some: on a busy machine the thread that holds the lock may wait for a core.
     assert any(lateness_beside(python_alone, 1) > slow_switches / 2 for _ in range(5))
-    assert any(lateness_beside(lock_given_away, 4) < slow_switches / 2 for _ in range(5))
+    assert any(lateness_beside(lock_released, 4) < slow_switches / 2 for _ in range(5))
 
 
-def test_a_sleep_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_sleep_ends_when_its_lock_is_free(tmp_path: Path) -> None:
     free = threading.Lock()
     ended, late_s = late_wake(free, 60.0, OwnDelay(str(tmp_path / "none")))
     assert ended

@@ -1,9 +1,9 @@
-"""How quickly ranks can exchange gradients: all-reduce alone, through the backend of training.
+"""How fast ranks can exchange gradients: all-reduce alone, through the backend of training.
 
-Invariants: every rank calls the same functions in the same order, and what decides how often
-something is repeated is agreed between the ranks first: none waits for one that has gone on. The
-first all-reduce of a kind is not counted. Sizes shrink where the network is slow, so that time is
-bounded; results are plain data, the same on every rank, and never pickled.
+Invariants: every rank calls the same functions in the same order, and ranks agree on the number of
+repeats first, so that none waits for one that has moved on. The first all-reduce of a kind is not
+counted. Sizes shrink where a link is slow, so that the time is bounded. Results are plain data, the
+same on every rank, and never pickled.
 """
 
 from __future__ import annotations
@@ -20,46 +20,48 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stoker.host.interfaces import card_mbit, grown, grown_most, sent_bytes
+from stoker.host.counters import growth
+from stoker.host.interfaces import busiest_interface, card_mbit, sent_bytes
 from stoker.measure.ports import allreduce_s, port_mbit, rate_mbit, ring_bytes
 
 SMALL, PROBE, LARGE = 64 << 10, 1 << 20, 16 << 20
-"""Bytes of an all-reduce: for latency, for a first guess, for the rate."""
+"""Bytes of an all-reduce: for the latency, for a first estimate, for the rate."""
 MOST_PAIRED = 8
-"""Of so many hosts (or ranks of one) every pair is measured, of more a ring of neighbours."""
+"""Up to this many hosts (or ranks of one host) every pair is measured; of more, neighbours."""
 PAIRS_SHARE, ALL_SHARE, GRADIENT_SHARE = 0.35, 0.25, 0.4
-"""How the time is shared out."""
+"""Shares of the time budget."""
 MOST_GRADIENT = 1 << 30
-"""A gradient larger than this is not allocated to be measured, but computed."""
+"""The time of a gradient of more bytes is computed, not measured: the memory may not suffice."""
 Group = Any
-"""torch.distributed's process group; None is everybody."""
+"""A process group of torch.distributed; None stands for all ranks."""
+OnStage = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Link:
-    """An all-reduce between some ranks, alone on the network."""
+    """An all-reduce between some ranks while the others send nothing."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
-    """The hosts they are on, each once."""
+    """The hosts of these ranks, each once."""
     size: int
     """Bytes of the larger all-reduce."""
     seconds: float
-    """What it took: the median, as the slowest rank saw it."""
+    """Its duration: the median, on the slowest rank."""
     spread: float
-    """How much quicker than the median the quickest was, as a share of it."""
+    """How much faster than the median the fastest was, as a share of the median."""
     mbit: float
-    """On the wire, each way."""
+    """On the wire, in each direction."""
     small_s: float
-    """An all-reduce of 64 KiB."""
+    """Duration of an all-reduce of 64 KiB."""
     latency_s: float
-    """An all-reduce of one number."""
+    """Duration of an all-reduce of one number."""
     busy: float | None
-    """Processor seconds a second, of the busiest rank; None where that says nothing (a GPU)."""
+    """CPU seconds a second of the busiest rank; None with a GPU, where it means nothing."""
     interface: str
-    """What sent the bytes, on the host of the first rank: empty where nothing counted any."""
+    """The interface that sent the bytes, on the host of the first rank; empty if unknown."""
     counted: float | None
-    """What that interface sent, as a share of what had to be sent."""
+    """Bytes that this interface sent, as a share of the bytes that had to be sent."""
 
     @property
     def loopback(self) -> bool:
@@ -67,46 +69,50 @@ class Link:
 
     @property
     def port_mbit(self) -> int | None:
-        """The port that it seems to be capped by."""
+        """The rate of the port that seems to limit the link; None if no port does."""
         return None if self.loopback else port_mbit(self.mbit, self.spread, self.busy)
 
 
 @dataclass(frozen=True)
 class LinkReport:
-    """What was measured between all ranks, as plain data."""
+    """The links between all ranks, as plain data."""
 
     backend: str
     hosts: tuple[str, ...]
     """The host of each rank."""
     pairs: tuple[Link, ...]
     chosen: str
-    """Which pairs these are, in words."""
+    """Which pairs were measured, as text."""
     all_ranks: Link
     gradient_bytes: int
     gradient_s: float
-    """The exchange of this model's gradient, once a step."""
+    """Duration of the exchange of this model's gradient, once a step."""
     gradient_measured: bool
-    """False: computed from the rate."""
+    """False if that duration was computed from the rate."""
     cards_mbit: dict[str, int]
-    """The rate that a host's card says it has agreed on, where it says one."""
+    """The rate that a host's network card has negotiated, where it is known."""
     nccl: str
-    """What NCCL says of its transport."""
+    """The transport that NCCL names in its log."""
     took_s: float
 
     @property
     def world(self) -> int:
         return len(self.hosts)
 
+    @property
+    def slowest(self) -> Link:
+        return min((*self.pairs, self.all_ranks), key=lambda link: link.mbit)
+
     def as_data(self) -> dict[str, Any]:
         return {"world": self.world, **asdict(self)}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> LinkReport:
-        """What `as_data` gave, also after JSON."""
-        told = {name: value for name, value in data.items() if name != "world"}
-        told["hosts"] = tuple(told["hosts"])
-        told["pairs"] = tuple(link_from(pair) for pair in told["pairs"])
-        return cls(**{**told, "all_ranks": link_from(told["all_ranks"])})
+        """The report that `as_data` returned, also after JSON."""
+        values = {name: value for name, value in data.items() if name != "world"}
+        values["hosts"] = tuple(values["hosts"])
+        values["pairs"] = tuple(link_from(pair) for pair in values["pairs"])
+        return cls(**{**values, "all_ranks": link_from(values["all_ranks"])})
 
 
 def link_from(data: Mapping[str, Any]) -> Link:
@@ -114,171 +120,173 @@ def link_from(data: Mapping[str, Any]) -> Link:
 
 
 def pairs_of(hosts: Sequence[str]) -> tuple[list[tuple[int, int]], str]:
-    """Which pairs of ranks are measured, from the host of each rank; and that in words."""
+    """The pairs of ranks to measure, given the host of each rank; and a description of them."""
     firsts = [hosts.index(host) for host in dict.fromkeys(hosts)]
     several = len(firsts) > 1
     members = firsts if several else list(range(len(hosts)))
-    who = "hosts, by the first rank of each" if several else "ranks"
+    kind = "hosts, by the first rank of each" if several else "ranks"
     if len(members) <= MOST_PAIRED:
-        return list(combinations(members, 2)), f"every pair of {who}"
+        return list(combinations(members, 2)), f"every pair of {kind}"
     ring = list(zip(members, [*members[1:], members[0]], strict=True))
-    return [(min(pair), max(pair)) for pair in ring], f"neighbours in a ring of {who}"
+    return [(min(pair), max(pair)) for pair in ring], f"neighbours in a ring of {kind}"
 
 
 def measure_links(
-    rank: int,
-    world: int,
-    host: str,
-    gradient_bytes: int,
-    budget_s: float,
-    *,
-    at: Callable[[str], None] = lambda words: None,
-    nccl: Callable[[], str] = str,
+    host: str, gradient_bytes: int, budget_s: float, on_stage: OnStage, transport: Callable[[], str]
 ) -> LinkReport:
-    """Measure between all ranks of the default group, each of which calls this; the same result
-    on all. `at` hears what is measured next, `nccl` reads what NCCL has said."""
+    """Measure the links between all ranks of the default group. Each rank calls this, and all
+    return the same report. `on_stage` is called with a name for what is measured next, `transport`
+    returns what NCCL has logged."""
     began = time.monotonic()
-    at("the first words between all ranks")
-    met = [json.loads(text) for text in exchanged(json.dumps([host, gradient_bytes, budget_s]))]
-    hosts = [str(name) for name, _, _ in met]
-    # Hosts may have been told of different models: what rank 0 was told counts.
-    gradient, budget = int(met[0][1]), float(met[0][2])
+    on_stage("the first messages between all ranks")
+    settings = gather_data([host, gradient_bytes, budget_s])
+    hosts = [str(name) for name, _, _ in settings]
+    # Hosts may have been started with different models: the settings of rank 0 apply.
+    gradient_bytes, budget_s = int(settings[0][1]), float(settings[0][2])
     pairs, chosen = pairs_of(hosts)
-    links = []
-    for pair in pairs:
-        at(" - ".join(named(pair, hosts)))
-        group = dist.new_group(list(pair))
-        if rank in pair:
-            links.append(measure_link(group, pair, hosts, budget * PAIRS_SHARE / len(pairs)))
-            dist.destroy_process_group(group)
-        agreed([0.0])  # whoever is not of the pair waits here, and sends nothing meanwhile
-    at("all ranks together")
-    together = measure_link(None, range(world), hosts, budget * ALL_SHARE)
-    at("this model's gradient")
-    gradient_s, measured = measure_gradient(gradient, together, budget * GRADIENT_SHARE)
-    at("the last words between all ranks")
-    card = card_mbit(together.interface)
-    mine = [asdict(together), [asdict(link) for link in links], card, nccl()]
-    told = [json.loads(text) for text in exchanged(json.dumps(mine))]
-    # Of the two ranks of a pair, the lower one speaks for both.
-    spoken = {
+    links = measure_pairs(pairs, hosts, budget_s * PAIRS_SHARE, on_stage)
+    on_stage("all ranks together")
+    all_ranks = measure_link(None, range(len(hosts)), hosts, budget_s * ALL_SHARE)
+    on_stage("this model's gradient")
+    gradient_s, measured = measure_gradient(gradient_bytes, all_ranks, budget_s * GRADIENT_SHARE)
+    on_stage("the last messages between all ranks")
+    card = card_mbit(all_ranks.interface)
+    results = gather_data([asdict(all_ranks), list(map(asdict, links)), card, transport()])
+    # Both ranks of a pair have measured it: the figures of the lower one are kept.
+    kept = {
         tuple(link["ranks"]): link_from(link)
-        for number, words in enumerate(told)
-        for link in words[1]
-        if link["ranks"][0] == number
+        for rank, (_, rank_links, _, _) in enumerate(results)
+        for link in rank_links
+        if link["ranks"][0] == rank
     }
     return LinkReport(
-        backend="nccl" if here().type == "cuda" else "gloo",
+        backend="nccl" if gradient_device().type == "cuda" else "gloo",
         hosts=tuple(hosts),
-        pairs=tuple(spoken[pair] for pair in pairs),
+        pairs=tuple(kept[pair] for pair in pairs),
         chosen=chosen,
-        all_ranks=link_from(told[0][0]),
-        gradient_bytes=gradient,
+        all_ranks=link_from(results[0][0]),
+        gradient_bytes=gradient_bytes,
         gradient_s=gradient_s,
         gradient_measured=measured,
-        cards_mbit={hosts[n]: int(words[2]) for n, words in enumerate(told) if words[2]},
-        nccl=next((str(words[3]) for words in told if words[3]), ""),
+        cards_mbit={hosts[rank]: int(mbit) for rank, (*_, mbit, _) in enumerate(results) if mbit},
+        nccl=next((str(nccl) for *_, nccl in results if nccl), ""),
         took_s=time.monotonic() - began,
     )
 
 
+def measure_pairs(
+    pairs: Sequence[tuple[int, int]], hosts: Sequence[str], share_s: float, on_stage: OnStage
+) -> list[Link]:
+    """Measure one pair after the other; returns the links that this rank is part of."""
+    links = []
+    for pair in pairs:
+        on_stage(" - ".join(rank_labels(pair, hosts)))
+        group = dist.new_group(list(pair))
+        if dist.get_rank() in pair:
+            links.append(measure_link(group, pair, hosts, share_s / len(pairs)))
+            dist.destroy_process_group(group)
+        max_over_ranks([0.0])  # the ranks outside the pair wait here, and send nothing
+    return links
+
+
 def measure_link(group: Group, ranks: Sequence[int], hosts: Sequence[str], share_s: float) -> Link:
-    """All-reduce of one number, of 64 KiB and of up to 16 MiB between some ranks, in about so many
-    seconds; called by these ranks only."""
+    """All-reduce one number, 64 KiB and up to 16 MiB, in about `share_s` seconds. Only the ranks of
+    the group call this."""
     began, count = time.monotonic(), len(ranks)
-    on = tuple(dict.fromkeys(hosts[rank] for rank in ranks))
-    latency = repeated(1, group, share_s * 0.05, 3, 30)
-    small = repeated(SMALL, group, share_s * 0.10, 2, 20)
-    (probe_s,) = agreed([timed(blank(PROBE), group)], group)
-    (spent_s,) = agreed([time.monotonic() - began], group)
+    own_hosts = tuple(dict.fromkeys(hosts[rank] for rank in ranks))
+    loopback = len(own_hosts) == 1
+    latency = repeat_allreduce(1, group, share_s * 0.05, 3, 30)
+    small = repeat_allreduce(SMALL, group, share_s * 0.10, 2, 20)
+    (probe_s,) = max_over_ranks([time_allreduce(random_tensor(PROBE), group)], group)
+    (spent_s,) = max_over_ranks([time.monotonic() - began], group)
     size = LARGE
-    # One that is not counted, and two that are.
+    # One all-reduce that is not counted, and two that are, have to fit into the time.
     while size > PROBE and 3 * probe_s * size / PROBE > share_s - spent_s:
         size //= 2
-    large = repeated(size, group, share_s - spent_s, 2, 10)
+    large = repeat_allreduce(size, group, share_s - spent_s, 2, 10)
     seconds = median(large.times)
-    sent = {name: grown for name, grown in large.sent.items() if (name == "lo") == (len(on) == 1)}
-    interface, grown = grown_most(sent) or ("", 0)
-    # On loopback one interface counts what every rank sends; between hosts, one neighbour's share.
-    due = ring_bytes(size, count) * len(large.times) * (count if len(on) == 1 else 1)
+    sent = {name: grown for name, grown in large.sent.items() if (name == "lo") == loopback}
+    interface, interface_bytes = busiest_interface(sent) or ("", 0)
+    # Loopback counts what every rank sends; a card counts what the rank of this host sends.
+    due = ring_bytes(size, count) * len(large.times) * (count if loopback else 1)
     return Link(
         ranks=tuple(ranks),
-        hosts=on,
+        hosts=own_hosts,
         size=size,
         seconds=seconds,
         spread=1 - min(large.times) / seconds,
         mbit=rate_mbit(size, count, seconds),
         small_s=median(small.times),
         latency_s=median(latency.times),
-        busy=None if here().type == "cuda" else large.busy,
+        busy=None if gradient_device().type == "cuda" else large.busy,
         interface=interface,
-        counted=grown / due if interface else None,
+        counted=interface_bytes / due if interface else None,
     )
 
 
 @dataclass(frozen=True)
-class Repeated:
-    """The same all-reduce, some times."""
+class Repeats:
+    """All-reduces of one size: seconds of each and CPU seconds a second, on the slowest rank, and
+    the bytes that each interface of this host sent."""
 
     times: list[float]
     busy: float
     sent: dict[str, int]
 
 
-def repeated(size: int, group: Group, share_s: float, least: int, most: int) -> Repeated:
-    """As often as fits into some seconds; one more goes before, which is not counted."""
-    tensor = blank(size)
-    (first_s,) = agreed([timed(tensor, group)], group)
-    times = min(most, max(least, int(share_s / max(first_s, 1e-9)) - 1))
-    before, processor_s = sent_bytes(), time.process_time()
-    took = [timed(tensor, group) for _ in range(times)]
-    busy = (time.process_time() - processor_s) / max(sum(took), 1e-9)
-    sent = grown(before, sent_bytes())
-    (busy, *took) = agreed([busy, *took], group)
-    return Repeated(took, busy, sent)
+def repeat_allreduce(size: int, group: Group, share_s: float, least: int, most: int) -> Repeats:
+    """All-reduce as often as fits into `share_s` seconds, after one that is not counted."""
+    tensor = random_tensor(size)
+    (first_s,) = max_over_ranks([time_allreduce(tensor, group)], group)
+    count = min(most, max(least, int(share_s / max(first_s, 1e-9)) - 1))
+    sent_before, cpu_before = sent_bytes(), time.process_time()
+    times = [time_allreduce(tensor, group) for _ in range(count)]
+    busy = (time.process_time() - cpu_before) / max(sum(times), 1e-9)
+    sent = growth(sent_before, sent_bytes())
+    (busy, *times) = max_over_ranks([busy, *times], group)
+    return Repeats(times, busy, sent)
 
 
 def measure_gradient(size: int, link: Link, share_s: float) -> tuple[float, bool]:
-    """Seconds to exchange so many bytes between all ranks, and whether that was measured: what
-    would take too long, or too much memory, is computed from the rate."""
+    """Seconds to all-reduce `size` bytes between all ranks, and whether they were measured: what
+    would take too much time or memory is computed from the rate."""
     expected_s = allreduce_s(size, len(link.ranks), link.mbit)
     if size <= 0 or size > MOST_GRADIENT or expected_s > share_s:
         return expected_s, False
     if expected_s > share_s / 3:
-        (seconds,) = agreed([timed(blank(size), None)], None)
+        (seconds,) = max_over_ranks([time_allreduce(random_tensor(size))])
         return seconds, True
-    return median(repeated(size, None, share_s, 2, 5).times), True
+    return median(repeat_allreduce(size, None, share_s, 2, 5).times), True
 
 
-def sending(world: int, seconds: float = 3.0) -> tuple[float, float] | None:
-    """Bytes a second on the wire, each way, of an all-reduce over all ranks of the default group,
-    and the CPU time that a byte takes: no link is quicker than that. The same numbers on every
-    rank, each of which calls this. None for one rank.
-
-    Begins small and grows while it is quick: also on a slow network about so many seconds."""
+def measure_send_rate(world: int, seconds: float = 3.0) -> tuple[float, float] | None:
+    """Bytes a second on the wire, in each direction, of an all-reduce over all ranks of the default
+    group, and the CPU seconds that a byte takes, which limit the rate on any link. Each rank calls
+    this, and all return the same numbers; None for one rank. Starts with few bytes and sends more
+    while that is fast, so that a slow link takes about as long."""
     if world == 1:
         return None
     began, size = time.monotonic(), 256 << 10
-    agreed([timed(blank(SMALL), None)], None)
-    rates: dict[int, float] = {}
-    cpu_s: dict[int, float] = {}
+    max_over_ranks([time_allreduce(random_tensor(SMALL))])
+    rate = cpu_s = 0.0
     for _ in range(6):
-        tensor, used = blank(size), time.process_time()
-        took = timed(tensor, None)
-        used = time.process_time() - used
-        took_s, used_s, spent_s = agreed([took, used, time.monotonic() - began], None)
-        rates[size] = max(rates.get(size, 0.0), ring_bytes(size, world) / max(took_s, 1e-9))
-        cpu_s[size] = used_s / ring_bytes(size, world)
+        tensor, cpu_before = random_tensor(size), time.process_time()
+        own_s = time_allreduce(tensor)
+        own_cpu_s = time.process_time() - cpu_before
+        took_s, used_s, spent_s = max_over_ranks([own_s, own_cpu_s, time.monotonic() - began])
+        rate = max(rate, ring_bytes(size, world) / max(took_s, 1e-9))
+        cpu_s = used_s / ring_bytes(size, world)
         larger = min(size * 4, LARGE)
         if spent_s + took_s * larger / size > seconds:
             break
-        size = larger
-    # Small ones tell more of latency, and of what a shaped link lets through at once.
-    return rates[max(rates)], cpu_s[max(rates)]
+        if larger > size:
+            # Small sizes show the latency, and the burst that a shaped link lets through.
+            size, rate = larger, 0.0
+    return rate, cpu_s
 
 
-def timed(tensor: Tensor, group: Group) -> float:
-    """Seconds of one all-reduce, as this rank sees them."""
+def time_allreduce(tensor: Tensor, group: Group = None) -> float:
+    """Seconds of one all-reduce on this rank."""
     began = time.perf_counter()
     dist.all_reduce(tensor, group=group)
     if tensor.is_cuda:
@@ -286,37 +294,38 @@ def timed(tensor: Tensor, group: Group) -> float:
     return time.perf_counter() - began
 
 
-def agreed(numbers: Sequence[float], group: Group = None) -> list[float]:
-    """For each place of a list, the largest number that any rank has there."""
-    tensor = torch.tensor(numbers, dtype=torch.float64, device=here())
+def max_over_ranks(numbers: Sequence[float], group: Group = None) -> list[float]:
+    """For each position of a list, the largest number that any rank has there."""
+    tensor = torch.tensor(numbers, dtype=torch.float64, device=gradient_device())
     dist.all_reduce(tensor, dist.ReduceOp.MAX, group=group)
     return [float(number) for number in tensor.tolist()]
 
 
-def exchanged(text: str) -> list[str]:
-    """What each rank says, on every rank."""
-    said = text.encode()
-    longest = int(agreed([len(said)])[0])
-    mine = torch.frombuffer(bytearray(said.ljust(longest)), dtype=torch.uint8).to(here())
-    theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(theirs, mine)
-    return [bytes(words.tolist()).decode() for words in theirs]
+def gather_data(data: Any) -> list[Any]:
+    """The data of every rank, which must be JSON, on every rank."""
+    encoded = json.dumps(data).encode()
+    longest = int(max_over_ranks([len(encoded)])[0])
+    padded = bytearray(encoded.ljust(longest))
+    own = torch.frombuffer(padded, dtype=torch.uint8).to(gradient_device())
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, own)
+    return [json.loads(bytes(tensor.tolist())) for tensor in every]
 
 
-def blank(size: int) -> Tensor:
-    """So many bytes to sum up, that no link can compress; the chance of training is left alone."""
-    chance = torch.Generator().manual_seed(0)
-    return torch.rand(max(1, size // 4), generator=chance).to(here())
+def random_tensor(size: int) -> Tensor:
+    """`size` bytes that no link can compress, without touching the random state of training."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(max(1, size // 4), generator=generator).to(gradient_device())
 
 
-def here() -> torch.device:
-    """Where training would have its gradients."""
+def gradient_device() -> torch.device:
+    """The device on which training has its gradients."""
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
-def named(ranks: Sequence[int], hosts: Sequence[str]) -> list[str]:
-    """Ranks as people tell them apart: by host where they are on several."""
+def rank_labels(ranks: Sequence[int], hosts: Sequence[str]) -> list[str]:
+    """A label for each rank: its host if they are on several, else its number."""
     names = [hosts[rank] for rank in ranks]
     return names if len(set(names)) > 1 else [f"rank {rank}" for rank in ranks]

@@ -18,7 +18,7 @@ from stoker.faults import reach
 from stoker.fleet.launcher import ELASTIC
 from stoker.measure.clocks import clock_of
 from stoker.measure.spans import Spans
-from stoker.measure.trials.link import sending
+from stoker.measure.trials.link import measure_send_rate
 from stoker.recipe.changes import Change
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline
@@ -121,7 +121,7 @@ def assemble(parts: AttemptInputs) -> Loop:
         wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
     to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last)
     step = Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
-    link = sending(ranks.world) if ranks.world > ranks.local_world else None
+    link = measure_send_rate(ranks.world) if ranks.world > ranks.local_world else None
     # A yes of one node counts for all, and a run that has begun is not asked.
     if (
         link

@@ -19,7 +19,7 @@ import torch
 
 from stoker.data.dataset import Dataset
 from stoker.errors import BadRequest, Interrupted
-from stoker.fleet.launcher import BEGAN, ELASTIC
+from stoker.fleet.launcher import ELASTIC, START_TIME
 from stoker.measure.environment import seconds_since_start
 from stoker.recipe.changes import CONSENT, Change
 from stoker.recipe.recipe import Recipe
@@ -107,7 +107,7 @@ def limit_time(recipe: Recipe, stop: StopRequest) -> None:
     """Request a stop in time for the recipe's time limit, which counts from the command's start."""
     if recipe.time_limit:
         reserve = min(recipe.grace, recipe.time_limit / 4)
-        began = float(os.environ.get(BEGAN, time.time() - seconds_since_start()))
+        began = float(os.environ.get(START_TIME, time.time() - seconds_since_start()))
         stop.after(max(began + recipe.time_limit - reserve - time.time(), 0.0))
 
 

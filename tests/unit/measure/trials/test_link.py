@@ -9,30 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from networks import link, network
-from stoker.measure.trials.link import LinkReport, pairs_of, sending
+from stoker.measure.trials.link import LinkReport, measure_send_rate, pairs_of
 
 
 @given(st.integers(2, 40), st.integers(1, 4))
 def test_pairs_are_bounded_and_reach_every_host(hosts: int, ranks: int) -> None:
     names = [f"host{number}" for number in range(hosts) for _ in range(ranks)]
-    pairs, words = pairs_of(names)
+    pairs, description = pairs_of(names)
     assert len(set(pairs)) == len(pairs) <= max(28, hosts)
     assert all(low < high and names[low] != names[high] for low, high in pairs)
     assert {names[rank] for pair in pairs for rank in pair} == set(names)
-    assert words.startswith("every pair" if hosts <= 8 else "neighbours in a ring")
+    assert description.startswith("every pair" if hosts <= 8 else "neighbours in a ring")
 
 
 @given(st.integers(2, 40))
 def test_ranks_of_one_machine_are_paired_with_each_other(ranks: int) -> None:
-    pairs, words = pairs_of(["here"] * ranks)
+    pairs, description = pairs_of(["here"] * ranks)
     assert len(pairs) == (ranks * (ranks - 1) // 2 if ranks <= 8 else ranks)
     assert {rank for pair in pairs for rank in pair} == set(range(ranks))
-    assert words.endswith("ranks")
+    assert description.endswith("ranks")
 
 
-def test_a_network_comes_back_from_json() -> None:
-    found = network(pairs=(link(94), link(930, ("b", "c"), (1, 2))))
-    assert LinkReport.from_data(json.loads(json.dumps(found.as_data()))) == found
+def test_a_report_comes_back_from_json() -> None:
+    report = network(pairs=(link(94), link(930, ("b", "c"), (1, 2))))
+    assert LinkReport.from_data(json.loads(json.dumps(report.as_data()))) == report
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_a_port_is_no_guess(
     assert link(mbit, hosts, spread=spread, busy=busy).port_mbit == port
 
 
-def test_one_rank_has_no_capacity() -> None:
-    assert sending(1) is None
+def test_one_rank_has_no_send_rate() -> None:
+    assert measure_send_rate(1) is None

@@ -30,7 +30,7 @@ MakeStep = Callable[..., Step]
 
 @pytest.fixture
 def make_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeStep:
-    monkeypatch.setattr(preflight, "agreed", lambda numbers: list(numbers))
+    monkeypatch.setattr(preflight, "max_over_ranks", lambda numbers: list(numbers))
 
     def make(world: int = 2, rank: int = 0, batch: int = 64, micro_batch: int = 0) -> Step:
         recipe = Recipe(
