@@ -17,6 +17,8 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import InOrder
 from stoker.data.packing.pack import pack
 from stoker.train.evaluate import Accuracy, Evaluator, hits
 from stoker.train.model.build import ResNet9
@@ -100,16 +102,16 @@ MakeEvaluator = Callable[..., Evaluator]
 
 @pytest.fixture
 def evaluator(dataset: Dataset) -> Iterator[MakeEvaluator]:
-    made: list[Evaluator] = []
+    loaders: list[Loader] = []
 
     def make(ranks: Ranks | None = None, batch_size: int = 8) -> Evaluator:
         split, view = dataset.split("val"), View(crop_pct=1.0)
-        made.append(Evaluator(split, view, ranks or rank(), batch_size=batch_size, threads=1))
-        return made[-1]
+        loaders.append(Loader(split, InOrder(), view, threads=1))
+        return Evaluator(loaders[-1], ranks or rank(), batch_size)
 
     yield make
-    for one in made:
-        one.close()
+    for loader in loaders:
+        loader.close()
 
 
 def to_input(images: np.ndarray) -> Tensor:
@@ -207,13 +209,13 @@ class TestShares:
 def test_images_are_shown_at_the_size_asked_for_whatever_is_stored(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", classes=2, images=2, val=3, size=(40, 30))
     stored = Dataset(pack(folder, tmp_path / "packed", workers=1))
-    judge = Evaluator(stored.split("val"), View(), rank(), batch_size=4, threads=1)
+    loader = Loader(stored.split("val"), InOrder(), View(), threads=1)
     shapes: list[tuple[int, ...]] = []
 
     def noted(images: np.ndarray) -> Tensor:
         shapes.append(images.shape)
         return to_input(images)
 
-    judge.run(ResNet9(2, width=2), 16, noted)
-    judge.close()
+    Evaluator(loader, rank(), 4).run(ResNet9(2, width=2), 16, noted)
+    loader.close()
     assert shapes == [(4, 16, 16, 3), (2, 16, 16, 3)]

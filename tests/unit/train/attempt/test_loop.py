@@ -23,9 +23,10 @@ from stoker.recipe.schedule import learning_rate
 from stoker.run.directory import Run
 from stoker.run.events import Events
 from stoker.survive.stopping import StopRequest
-from stoker.train.attempt.assembly import AttemptInputs, assemble
+from stoker.train.attempt.assembly import assemble
+from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
-from stoker.train.loaders import prepare
+from stoker.train.loaders import Loaders, prepare
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 
@@ -64,24 +65,19 @@ def make_loop(dataset: Dataset, tmp_path: Path) -> Iterator[MakeLoop]:
     def make(recipe: Recipe, listener: Callable[[dict[str, Any]], None] = lambda event: None):
         run, ranks = Run(tmp_path / f"run{len(made)}"), Ranks(0, 1, 0, 1, CPU)
         events = Events(run.events_path(1, 0), (listener,))
-        parts = AttemptInputs(
-            prepare(dataset, recipe, ranks), run, ranks, events, StopRequest(), 1, []
-        )
-        made.append(assemble(parts))
+        prepared = prepare(dataset, recipe, ranks)
+        made.append(assemble(AttemptInputs(prepared, run, ranks, events, StopRequest(), 1, [])))
         return made[-1]
 
     yield make
     for loop in made:
-        loop.watchdog.close()
-        loop.loader.close()
-        if loop.evaluator:
-            loop.evaluator.close()
-        loop.events.close()
+        loop.close()
+        loop.records.events.close()
     torch.set_num_threads(before)
 
 
 def first_batch(loop: Loop) -> Loaded:
-    return next(iter(loop.loader.batches(loop.timeline.batches())))
+    return next(iter(loop.loaders.loader.batches(loop.timeline.batches())))
 
 
 def first_loss(loop: Loop) -> float:
@@ -157,7 +153,7 @@ def with_network(loop: Loop, network: nn.Module) -> Loop:
         wrapped=network,
         to_input=lambda images: make_input(images).double(),
     )
-    return replace(loop, state=state, step=step)
+    return replace(loop, step=step)
 
 
 def without_norms() -> nn.Module:
@@ -248,10 +244,10 @@ class TestRanks:
         found = []
         for rank in range(world):
             loop = with_network(make_loop(recipe), without_norms())
-            whole = loop.loader
+            whole = loop.loaders.loader
             part = Loader(whole.split, whole.order, whole.view, rank=rank, world=world, threads=1)
             step = replace(loop.step, ranks=Ranks(rank, world, 0, world, CPU))
-            found.append(gradients(replace(loop, step=step, loader=part)))
+            found.append(gradients(replace(loop, step=step, loaders=Loaders(part, None))))
             part.close()
         mean = {name: sum(each[name] for each in found) / world for name in alone}
         assert_close(mean, alone)
@@ -260,7 +256,7 @@ class TestRanks:
 class TestStep:
     def test_moves_position_and_step_on(self, make_loop: MakeLoop) -> None:
         loop = make_loop(TINY)
-        for loaded in loop.loader.batches(loop.timeline.batches()):
+        for loaded in loop.loaders.loader.batches(loop.timeline.batches()):
             loop.step(loaded)
         assert (loop.state.step, loop.state.position) == (3, 48) == (3, loop.timeline.end)
 

@@ -18,7 +18,7 @@ GLOO = "[/pytorch/gloo/transport/tcp/pair.cc:538] Connection closed by peer [10.
 
 @pytest.fixture(autouse=True)
 def quick_and_elastic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "A_MOMENT_S", 0.0)
+    monkeypatch.setattr(peers, "WAIT_S", 0.0)
     monkeypatch.setenv("STOKER_ELASTIC", "1")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,12 +26,12 @@ from stoker.run.directory import Run
 from stoker.run.events import Event
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.remedies import Remedies
-from stoker.train.attempt.session import FINISHED, train
+from stoker.train.attempt.end import FINISHED
+from stoker.train.attempt.session import train
 from stoker.train.process_group import Ranks
 from stoker.train.records import verdicts as watch
 from stoker.train.state import TrainState
 from stoker.train.step import Step
-from stoker.train.trials import larger_batch as larger
 from stoker.train.trials.larger_batch import LEAST_TRIALS, MOST_TRIALS, SECONDS, larger_batch
 
 CPU = torch.device("cpu")
@@ -162,7 +161,7 @@ class TestTrace:
         step = make_step(network)
         step(batches(step, 1)[0])
         network.seen.clear()
-        assert larger_batch(step, room=1000) is None
+        assert larger_batch(step, free_bytes=1000) is None
         assert network.seen == [16]
 
 
@@ -234,26 +233,26 @@ class TestWholeRuns:
     ) -> None:
         from stoker.train import loaders as feeding
 
-        build = feeding.build_model
+        build = feeding.build_on_device
 
         def with_a_spare_weight(*given: Any) -> Any:
             model, normalise = build(*given)
             model.spare = nn.Parameter(torch.zeros(2))
             return model, normalise
 
-        monkeypatch.setattr(feeding, "build_model", with_a_spare_weight)
+        monkeypatch.setattr(feeding, "build_on_device", with_a_spare_weight)
         monkeypatch.setattr(watch, "SHORT_STEP_S", 1e9)
         self.trained(data, tmp_path / "run")
 
 
 class Clock:
-    """Stands still but for what a network is said to take."""
+    """A clock that moves only with the work of a model."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, anyway_s: float, per_image_s: float
-    ) -> None:
+    def __init__(self, anyway_s: float, per_image_s: float) -> None:
         self.now, self.anyway_s, self.per_image_s = 50.0, anyway_s, per_image_s
-        monkeypatch.setattr(larger, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def __call__(self) -> float:
+        return self.now
 
     def network(self) -> Network:
         return Network(self.work)
@@ -278,16 +277,16 @@ class TestCost:
     def test_is_the_time_of_both_batches(
         self,
         make_step: MakeStep,
-        monkeypatch: pytest.MonkeyPatch,
         batch: int,
         anyway_s: float,
         per_image_s: float,
     ) -> None:
-        network = Clock(monkeypatch, anyway_s, per_image_s).network()
+        clock = Clock(anyway_s, per_image_s)
+        network = clock.network()
         step = make_step(network, batch=batch)
         step(batches(step, 1)[0])
         network.seen.clear()
-        found = larger_batch(step, ROOM)
+        found = larger_batch(step, ROOM, clock)
         assert found == pytest.approx(
             (anyway_s + batch * per_image_s, anyway_s + LARGER * batch * per_image_s)
         )
@@ -303,22 +302,18 @@ class TestCost:
         whole = anyway_s + batch * per_image_s
         assert in_larger(found) == pytest.approx(1 - anyway_s * (1 - 1 / LARGER) / whole)
 
-    def test_of_a_batch_of_one_is_found_too(
-        self, make_step: MakeStep, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        step = make_step(Clock(monkeypatch, 0.2, 0.01).network(), batch=1)
+    def test_of_a_batch_of_one_is_found_too(self, make_step: MakeStep) -> None:
+        clock = Clock(0.2, 0.01)
+        step = make_step(clock.network(), batch=1)
         step(batches(step, 1)[0])
-        assert larger_batch(step, ROOM) == pytest.approx((0.21, 0.28))
+        assert larger_batch(step, ROOM, clock) == pytest.approx((0.21, 0.28))
 
-    def test_is_never_more_than_before(
-        self, make_step: MakeStep, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        clock = Clock(monkeypatch, 0.0, 0.01)
+    def test_is_never_more_than_before(self, make_step: MakeStep) -> None:
+        clock = Clock(0.0, 0.01)
         step = make_step(Network(lambda images: clock.work(images * images)))
         step(batches(step, 1)[0])
-        assert (
-            in_larger(larger_batch(step, ROOM)) == 1
-        )  # the time grows with the square of the images
+        # The time grows with the square of the images.
+        assert in_larger(larger_batch(step, ROOM, clock)) == 1
 
     def test_by_a_real_clock_tells_the_two_kinds_apart(self, make_step: MakeStep) -> None:
         def share(anyway_s: float, per_image_s: float) -> float:
