@@ -67,7 +67,8 @@ def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
     smallest = min(stretch.batch_size for stretch in timeline.stretches)
     if smallest < 2 * ranks.world:
         raise BadRequest(
-            f"batch_size = {smallest} is too small for {ranks.world} ranks: at least 2 each"
+            f"batch_size = {smallest} is too small for {ranks.world} ranks, which need 2 images "
+            "each: raise --batch-size, or lower --ranks"
         )
     model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
     evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None

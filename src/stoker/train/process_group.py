@@ -65,9 +65,10 @@ class Ranks:
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if torch.cuda.is_available():
-            if local_rank >= torch.cuda.device_count():
+            if local_rank >= (gpus := torch.cuda.device_count()):
                 raise BadRequest(
-                    f"{local_world} ranks but {torch.cuda.device_count()} GPUs: lower --ranks"
+                    f"{local_world} ranks need a GPU each, and there are {gpus}: "
+                    f"lower --ranks to {gpus}"
                 )
             device = torch.device("cuda", local_rank)
             torch.cuda.set_device(device)

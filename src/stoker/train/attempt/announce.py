@@ -112,7 +112,7 @@ def split_note(run: Run, derived: str) -> list[str]:
     now, before = (line.split(";")[0] for line in (derived, last))
     if now == before or now.split(" =")[0] != before.split(" =")[0]:
         return []
-    return [f"{before} before: the batches are the same, BatchNorm sees other groups of them"]
+    return [f"before: {before}; the batches are the same, but BatchNorm sees other groups of them"]
 
 
 def lost_ranks(run: Run) -> list[str]:

@@ -1,17 +1,21 @@
-"""The inputs of one attempt."""
+"""The inputs of the attempts of one command."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import gc
+from dataclasses import dataclass, field
 
+import torch
+
+from stoker.measure.machine import seconds_since_start
 from stoker.recipe.changes import Change
 from stoker.run.directory import Run
-from stoker.run.events import Events
+from stoker.run.events import Events, Listener
 from stoker.survive.checkpoint import Snapshot
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.rehearsal import Reader
 from stoker.survive.stopping import StopRequest
-from stoker.train.loaders import Prepared
+from stoker.train.loaders import Prepared, prepare
 from stoker.train.process_group import Ranks
 
 
@@ -22,28 +26,37 @@ class AttemptInputs:
     prepared: Prepared
     run: Run
     ranks: Ranks
-    events: Events
     stop: StopRequest
-    attempt: int
-    """The number of the attempt."""
-    changes: list[Change]
-    """Recipe keys that differ from those of the run."""
-    reader: Reader | None = None
-    """The process that reads the first checkpoint back; None if that is not needed."""
-    began_s: float = 0.0
-    """Seconds after the start of this process at which the attempt began."""
     accept_slow_link: bool = False
     """Train even if the link between the machines is too slow for the run."""
+    reader: Reader | None = None
+    """The process that reads the first checkpoint back; None if that is not needed."""
+    changes: list[Change] = field(default_factory=list)
+    """Recipe keys that differ from those of the run."""
+    began_s: float = 0.0
+    """Seconds after the start of this process at which the attempt began."""
 
-    def __post_init__(self) -> None:
+    def begin(self, listeners: tuple[Listener, ...] = ()) -> None:
+        """Begin an attempt: number it, open its events and find the newest checkpoint. Rank 0 sets
+        torn checkpoints aside before the others look."""
+        first = self.ranks.first
+        self.attempt = self.ranks.from_first(self.run.new_attempt() if first else 0)
+        path = self.run.events_path(self.attempt, self.ranks.rank)
+        self.events = Events(path, listeners if first else ())
         self.checkpoints = Checkpoints(self.run.path, self.prepared.recipe.keep_checkpoints)
-        self.newest: Snapshot | None = None
-        self.torn: list[str] = []
-
-    def find_newest(self) -> None:
-        """Find the newest checkpoint. Rank 0 sets torn ones aside before the others look."""
-        if self.ranks.first:
+        self.newest: Snapshot | None
+        if first:
             self.newest, self.torn = self.checkpoints.recover()
         self.ranks.meet()
-        if not self.ranks.first:
+        if not first:
             self.newest, self.torn = self.checkpoints.newest()
+
+    def build_again(self) -> None:
+        """Prepare for the next attempt after trouble: free the old model, build a new one."""
+        self.began_s, self.changes, self.reader = seconds_since_start(), [], None
+        dataset, recipe = self.prepared.dataset, self.prepared.recipe
+        del self.prepared
+        gc.collect()
+        if self.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.prepared = prepare(dataset, recipe, self.ranks)

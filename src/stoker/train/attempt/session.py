@@ -7,14 +7,11 @@ from the newest good checkpoint with a remedy. Every attempt that ends writes an
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Collection
 from contextlib import ExitStack
 from itertools import pairwise
-
-import torch
 
 from stoker.data.dataset import Dataset
 from stoker.errors import BadRequest, Interrupted
@@ -69,41 +66,34 @@ def train(
         leaving.callback(ranks.leave)
         leaving.callback(run.unlock)
         prepared = prepare(dataset, recipe, ranks)
-        if ranks.first:
-            run.lock(ELASTIC_LOCK_WAIT_S if ELASTIC in os.environ else LOCK_WAIT_S)
-            run.create(record_of(resolved, dataset, prepared.lanes), show_config(resolved))
-        ranks.meet()
-        changes = run.compare(recipe, dataset, allowed)
-        if needs_record(changes):
-            refuse_without_batches(run, recipe, len(prepared.split))
+        inputs = AttemptInputs(prepared, run, ranks, stop, accept_slow_link, reader)
+        del prepared  # so that inputs can free the model
+        inputs.changes = open_run(inputs, resolved, allowed)
         limit_time(recipe, stop)
         leaving.enter_context(watching("off" if ranks.local_rank else recipe.spot_notice, stop))
-        began_s = 0.0
         while True:
-            attempt = ranks.from_first(run.new_attempt() if ranks.first else 0)
-            events = Events(run.events_path(attempt, ranks.rank), listeners if ranks.first else ())
-            inputs = AttemptInputs(
-                prepared=prepared,
-                run=run,
-                ranks=ranks,
-                events=events,
-                stop=stop,
-                attempt=attempt,
-                changes=changes,
-                reader=reader,
-                began_s=began_s,
-                accept_slow_link=accept_slow_link,
-            )
+            inputs.begin(listeners)
             record_changes(inputs, resolved)
             outcome = run_attempt(inputs)
             if outcome != ROLLED_BACK:
                 return outcome
-            began_s, changes, reader = seconds_since_start(), [], None
-            del inputs, prepared
-            gc.collect()
-            if ranks.device.type == "cuda":
-                torch.cuda.empty_cache()
-            prepared = prepare(dataset, recipe, ranks)
+            inputs.build_again()
+
+
+def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]) -> list[Change]:
+    """Lock the run and create it if it is new; the recipe keys that have changed. Raises BadRequest
+    for a change that is not allowed or that leaves nothing to train."""
+    run, ranks, prepared = inputs.run, inputs.ranks, inputs.prepared
+    if ranks.first:
+        run.lock(ELASTIC_LOCK_WAIT_S if ELASTIC in os.environ else LOCK_WAIT_S)
+        run.create(record_of(resolved, prepared.dataset, prepared.lanes), show_config(resolved))
+    ranks.meet()
+    changes = run.compare(resolved.recipe, prepared.dataset, allowed)
+    if needs_record(changes) and (newest := Checkpoints(run.path).newest()[0]):
+        # Refuses a recipe without a batch, before it is recorded.
+        position, step = newest.facts["position"], newest.facts["step"]
+        Timeline.of(resolved.recipe, len(prepared.split), position, step)
+    return changes
 
 
 def early_reader(run: Run, recipe: Recipe) -> Reader | None:
@@ -126,7 +116,6 @@ def limit_time(recipe: Recipe, stop: StopRequest) -> None:
 def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:
     """Record the position from which the newly accepted recipe applies; also if the checkpoint at
     the recorded position is lost."""
-    inputs.find_newest()
     run, ranks, newest = inputs.run, inputs.ranks, inputs.newest
     position, step = (newest.facts["position"], newest.facts["step"]) if newest else (0, 0)
     if needs_record(inputs.changes) or run.base()[0] > position:
@@ -134,13 +123,6 @@ def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:
         if ranks.first:
             run.take_over(resolved.recipe, show_config(resolved), position, step)
         ranks.meet()
-
-
-def refuse_without_batches(run: Run, recipe: Recipe, samples: int) -> None:
-    """Raise BadRequest for a recipe that leaves nothing to train, before it is recorded."""
-    newest, _ = Checkpoints(run.path).newest()
-    if newest:
-        Timeline.of(recipe, samples, newest.facts["position"], newest.facts["step"])
 
 
 def needs_record(changes: list[Change]) -> bool:

@@ -121,13 +121,14 @@ def harmless(recipe: Recipe) -> Recipe:
 
 
 class Trial:
-    """A model with everything that a step needs."""
+    """A model with everything that a step needs, and random images of any batch size."""
 
     def __init__(
         self, recipe: Recipe, ranks: Ranks, model: nn.Module, normalise: Normalise, samples: int
     ) -> None:
         set_arithmetic(recipe)
         self.recipe, self.ranks = recipe, ranks
+        self._images = np.empty((0, recipe.image_size, recipe.image_size, 3), np.uint8)
         state = TrainState.fresh(recipe, model, ranks.device)
         timeline = Timeline.of(recipe, samples)
         to_input = input_maker(normalise, ranks.device, recipe.channels_last)
@@ -155,38 +156,28 @@ class Trial:
         if self.ranks.device.type == "cuda":
             torch.cuda.synchronize(self.ranks.device)
 
-
-class Synthetic:
-    """Batches of random images, of any size up to the recipe's."""
-
-    def __init__(self, trial: Trial, classes: int) -> None:
-        self.trial, self.size = trial, trial.recipe.image_size
-        self._classes = classes
-        self._noise = np.random.default_rng(0)
-        self._images = np.empty((0, self.size, self.size, 3), np.uint8)
-
-    def batch(self, images: int) -> Loaded:
+    def random_batch(self, images: int) -> Loaded:
+        size = self.recipe.image_size
         if len(self._images) < images:
-            shape = (images, self.size, self.size, 3)
-            self._images = self._noise.integers(0, 256, shape, dtype=np.uint8)
-        numbers = np.arange(images)
-        batch = Batch(0, 0, images, self.size)
-        return Loaded(batch, self._images[:images], numbers % self._classes, numbers, numbers * 0)
+            shape = (images, size, size, 3)
+            self._images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+        numbers, zeros = np.arange(images), np.zeros(images, np.int64)
+        return Loaded(Batch(0, 0, images, size), self._images[:images], zeros, numbers, zeros)
 
     def timed(self, images: int) -> Cost:
         """The cost of one step; on a GPU the mean of a group of steps without a pause between."""
-        loaded = self.batch(images)
-        group = STEPS if self.trial.ranks.device.type == "cuda" else 1
+        loaded = self.random_batch(images)
+        group = STEPS if self.ranks.device.type == "cuda" else 1
         began, used = time.perf_counter(), time.process_time()
         for _ in range(group):
-            self.trial(loaded)
-        self.trial.finish()
+            self(loaded)
+        self.finish()
         return Cost((time.perf_counter() - began) / group, (time.process_time() - used) / group)
 
     def largest(self, seconds: float) -> int:
         """The batch size to measure: the recipe's, or the largest that leaves time for enough
         steps."""
-        recipe = self.trial.recipe
+        recipe = self.recipe
         images = min(2, recipe.batch_size)
         until = time.perf_counter() + seconds
         while True:
@@ -200,14 +191,13 @@ class Synthetic:
 
     def undisturbed_s(self, cost: Cost) -> float:
         """Seconds of a step without other processes: on a CPU estimated from its CPU time."""
-        if self.trial.ranks.device.type == "cuda":
+        if self.ranks.device.type == "cuda":
             return cost.wall_s
         return max(cost.cpu_s / torch.get_num_threads(), cost.wall_s / MOST_DISTURBED)
 
     def measure(self, seconds: float) -> Compute:
         """The speed of steps, measured for about so many seconds."""
-        recipe = self.trial.recipe
-        images = self.largest(seconds)
+        recipe, images = self.recipe, self.largest(seconds)
         half = max(images // 2, 1)
         whole_costs: list[Cost] = []
         half_costs: list[Cost] = []
@@ -248,8 +238,7 @@ def measure_compute(
         refuse_too_large(trial_recipe, classes, free_on(ranks.device, free_bytes))
         model, normalise = build_on_device(trial_recipe, classes, ranks.device)
         samples = max(trial_recipe.batch_size, 1 << 20)
-        trial = Trial(trial_recipe, ranks, model, normalise, samples)
-        yield Synthetic(trial, classes).measure(seconds)
+        yield Trial(trial_recipe, ranks, model, normalise, samples).measure(seconds)
 
 
 def measure_together(

@@ -21,7 +21,6 @@ from stoker.data.packing.pack import pack
 from stoker.recipe.recipe import Phase, Recipe
 from stoker.recipe.schedule import learning_rate
 from stoker.run.directory import Run
-from stoker.run.events import Events
 from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.assembly import assemble
 from stoker.train.attempt.inputs import AttemptInputs
@@ -64,9 +63,9 @@ def make_loop(dataset: Dataset, tmp_path: Path) -> Iterator[MakeLoop]:
 
     def make(recipe: Recipe, listener: Callable[[dict[str, Any]], None] = lambda event: None):
         run, ranks = Run(tmp_path / f"run{len(made)}"), Ranks(0, 1, 0, 1, CPU)
-        events = Events(run.events_path(1, 0), (listener,))
-        prepared = prepare(dataset, recipe, ranks)
-        made.append(assemble(AttemptInputs(prepared, run, ranks, events, StopRequest(), 1, [])))
+        inputs = AttemptInputs(prepare(dataset, recipe, ranks), run, ranks, StopRequest())
+        inputs.begin((listener,))
+        made.append(assemble(inputs))
         return made[-1]
 
     yield make
