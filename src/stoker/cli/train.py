@@ -17,13 +17,7 @@ from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
 from stoker.survive.stopping import StopRequest
 from stoker.text import say
-from stoker.train.attempt.launch import (
-    PACKED,
-    default_run,
-    launch,
-    launch_elastic,
-    plan_launch,
-)
+from stoker.train.attempt import launch
 
 
 def parser() -> Parser:
@@ -76,7 +70,9 @@ def run(words: Sequence[str]) -> int:
 
     data = packed(parsed.data, resolved.recipe.spot_notice, stop)
     dataset = Dataset(data)
-    path = Path(parsed.run) if parsed.run else default_run(data, dataset.fingerprint, resolved)
+    path = (
+        Path(parsed.run) if parsed.run else launch.default_run(data, dataset.fingerprint, resolved)
+    )
     run = Run(path)
     allowed = [name.replace("-", "_") for name in parsed.allow_change.split(",") if name]
     if run.exists:
@@ -88,10 +84,12 @@ def run(words: Sequence[str]) -> int:
     if (meeting or parsed.ranks > 1) and not is_rank():
         if stop:
             raise Interrupted("stopped before it began: the same command starts it")
-        plan = plan_launch(parsed.ranks, words, data, run, stop)
+        plan = launch.plan_launch(parsed.ranks, words, data, run, stop)
         if meeting:
-            return exit_past_hanging_threads(lambda: launch_elastic(plan, run, *meeting), ASKING)
-        return launch(plan, run)
+            return exit_past_hanging_threads(
+                lambda: launch.launch_elastic(plan, run, *meeting), ASKING
+            )
+        return launch.launch(plan, run)
     from stoker.data.loading.loader import DECODERS
 
     return exit_past_hanging_threads(
@@ -108,8 +106,8 @@ def packed(folder: str, spot_notice: str, stop: StopRequest) -> Path:
     """The packed set: the folder itself, or the result of packing it."""
     from stoker.data.dataset import Dataset
 
-    if is_rank() and PACKED in os.environ:
-        return Path(os.environ[PACKED])
+    if is_rank() and launch.PACKED in os.environ:
+        return Path(os.environ[launch.PACKED])
     if Dataset.is_packed(folder):
         return Path(folder)
     from stoker.cli.pack import pack_and_show

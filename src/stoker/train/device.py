@@ -61,8 +61,7 @@ def batch_memory(device: torch.device) -> Callable[[tuple[int, ...]], NDArray[np
 def input_maker(
     normalise: Normalise, device: torch.device, channels_last: bool
 ) -> Callable[[NDArray[np.uint8]], Tensor]:
-    """A function that turns the bytes of a batch into the model's input, normalised on the
-    device."""
+    """A function that turns the bytes of a batch into the model's normalised input."""
     mean = torch.tensor(normalise.mean, device=device) * 255
     scale = 1 / (torch.tensor(normalise.std, device=device) * 255)
 

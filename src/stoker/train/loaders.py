@@ -83,8 +83,7 @@ def fit_loading(
     evaluated: SplitIndex | None,
     ranks: Ranks,
 ) -> Fit:
-    """Threads, prefetch and cache of the loaders. Raises BadRequest if they do not fit into
-    memory."""
+    """How the loaders use this machine. Raises BadRequest if they do not fit into memory."""
     threads = recipe.threads or max(1, usable_cores() // ranks.local_world)
     allowed_bytes = room_of(recipe.max_ram, usable_memory(), ranks.local_world)
     stretches = timeline.stretches

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -77,14 +78,11 @@ class Ranks:
             torch.set_num_threads(max(1, usable_cores() // local_world))
         if world > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            file = os.environ.get(MEETING_FILE)
+            meeting: dict[str, Any] = {"init_method": f"file://{file}" if file else "env://"}
             if ELASTIC in os.environ:
-                dist.init_process_group(
-                    backend, store=elastic_store(), rank=rank, world_size=world, timeout=PATIENCE
-                )
-            else:
-                meeting = os.environ.get(MEETING_FILE)
-                method = f"file://{meeting}" if meeting else "env://"
-                dist.init_process_group(backend, init_method=method, rank=rank, world_size=world)
+                meeting = {"store": elastic_store(), "timeout": PATIENCE}
+            dist.init_process_group(backend, rank=rank, world_size=world, **meeting)
         return cls(rank, world, local_rank, local_world, device)
 
     @property
@@ -135,8 +133,7 @@ class Ranks:
         )
 
     def watch_exchange(self, wrapped: nn.Module, spans: Spans) -> GradientExchange | None:
-        """The meter of the gradient exchange; None for one rank. To be called before the first
-        backward pass."""
+        """Meters the gradient exchange from the first backward pass on; None for one rank."""
         if not isinstance(wrapped, DistributedDataParallel):
             return None
         return GradientExchange(spans, wrapped)
@@ -173,12 +170,8 @@ class Agreement:
         before_meeting: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ranks, self._clock = ranks, clock
-        self._before_meeting = before_meeting
-        self._polls = 0
-        self._skip = self._next = 0
-        self._met_at = clock()
-        self._met_poll = 0
+        self._ranks, self._clock, self._before_meeting = ranks, clock, before_meeting
+        self.meet_next()
         self.met = False
         """Whether the ranks met at the latest poll."""
         self.due = False
@@ -186,8 +179,8 @@ class Agreement:
 
     def meet_next(self) -> None:
         """Meet at the next poll: from here on polls come at another rate."""
-        self._skip, self._next = 0, self._polls
-        self._met_at, self._met_poll = self._clock(), self._polls
+        self._skip = self._polls = 0
+        self._met_at = self._clock()
 
     def poll(self, vote: int, due: bool = False) -> int:
         """The highest vote of any rank, the same on every rank; 0 if the ranks do not meet here.
@@ -197,18 +190,17 @@ class Agreement:
             self.met, self.due = True, due
             return vote
         self._polls += 1
-        self.met = self._polls > self._next
+        self.met = self._polls > self._skip
         if not self.met:
             return 0
         self._before_meeting()
         now = self._clock()
-        polls_per_s = (self._polls - self._met_poll) / max(now - self._met_at, 1e-6)
+        polls_per_s = self._polls / max(now - self._met_at, 1e-6)
         # The rate of the first steps is not typical: the interval at most doubles.
         skip = min(int(polls_per_s * SECONDS_BETWEEN_MEETINGS), 2 * self._skip + 1)
         skip = min(skip, STEPS_BETWEEN_MEETINGS - 1)
         proposal = (skip, int(due)) if self._ranks.first else (0, 0)
-        agreed, skip, save = self._ranks.largest([vote, *proposal])
+        agreed, self._skip, save = self._ranks.largest([vote, *proposal])
         self.due = bool(save)
-        self._met_at, self._met_poll = now, self._polls
-        self._skip, self._next = skip, self._polls + skip
+        self._met_at, self._polls = now, 0
         return agreed

@@ -139,8 +139,7 @@ def idle_gpus(ranks: Ranks) -> list[str]:
 
 
 def slow_to_save(recipe: Recipe, rehearsal: Rehearsed | None) -> list[str]:
-    """A note if a save takes more than half of the time between a stop signal and the end of the
-    machine."""
+    """A note if a save takes more than half of the time that a stop signal leaves."""
     provider = provider_here(recipe.spot_notice)
     grace = min(recipe.grace, PROVIDERS[provider].warning_s if provider else recipe.grace)
     if rehearsal is None or rehearsal.seconds <= grace / 2:

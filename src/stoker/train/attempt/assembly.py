@@ -49,8 +49,7 @@ PROGRESS = (*BETWEEN_STEPS, "data", "to_device", "forward", "backward", "optimis
 
 
 def assemble(inputs: AttemptInputs) -> Loop:
-    """The loop of an attempt, ready to run, after its `attempt` event. Raises BadRequest or
-    StokerError if the attempt cannot begin."""
+    """The loop of an attempt, ready to run. Raises StokerError if the attempt cannot begin."""
     reach("starting")
     facts = usage_facts(inputs.prepared)
     step = build_step(inputs)
@@ -72,8 +71,7 @@ def assemble(inputs: AttemptInputs) -> Loop:
 
 
 def build_step(inputs: AttemptInputs) -> Step:
-    """The step, with the state of the newest checkpoint. Raises StokerError if ranks see different
-    files."""
+    """The step, with the newest checkpoint. Raises StokerError if ranks see different files."""
     prepared, ranks, run = inputs.prepared, inputs.ranks, inputs.run
     recipe, model = prepared.recipe, prepared.model
     state = TrainState.fresh(recipe, model, ranks.device)
@@ -101,8 +99,7 @@ def build_step(inputs: AttemptInputs) -> Step:
 def rehearse_save(
     inputs: AttemptInputs, state: TrainState, facts: dict[str, Any]
 ) -> Rehearsed | None:
-    """On rank 0 of a run without checkpoints: save once and read it back, to prove that this works
-    before step 1. None otherwise."""
+    """Save once and read it back, on rank 0 of a run without checkpoints; None otherwise."""
     checkpoints, rehearsal = inputs.checkpoints, None
     if inputs.reader and not inputs.newest:
         copies = checkpoints.keep + 1
@@ -148,8 +145,8 @@ def build_compilation(inputs: AttemptInputs, step: Step) -> Compilation:
 def open_loaders(inputs: AttemptInputs) -> Loaders:
     run, prepared = inputs.run, inputs.prepared
     lanes = run.record["lanes"] if run.exists else prepared.lanes
-    report = inputs.events.write
-    return build_loaders(prepared, lanes, inputs.ranks, lambda text: report("note", words=text))
+    write = inputs.events.write
+    return build_loaders(prepared, lanes, inputs.ranks, lambda text: write("note", words=text))
 
 
 def build_records(

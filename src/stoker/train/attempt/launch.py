@@ -12,15 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.errors import (
-    BAD_REQUEST,
-    FAILED,
-    FINISHED,
-    INTERRUPTED,
-    BadRequest,
-    Interrupted,
-    StokerError,
-)
+from stoker import errors
+from stoker.errors import BadRequest, Interrupted, StokerError
 from stoker.fleet.addresses import Endpoint, Nodes
 from stoker.fleet.elastic import Launch
 from stoker.fleet.elastic import launch as take_part
@@ -53,8 +46,7 @@ def steps_of(run: Run) -> int:
 def plan_launch(
     ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopRequest
 ) -> Launch:
-    """The ranks of this machine for a command: the same words, with the packed dataset `data` and
-    the run directory named."""
+    """The ranks of this machine: the same command, with dataset and run directory named."""
     return Launch(
         ranks=ranks,
         arguments=["train", *words, "--run", str(run.path)],
@@ -69,7 +61,7 @@ def plan_launch(
 def show_log(log: Path, offset: int, code: int) -> None:
     """Print the messages that ranks wrote after an offset, or the last lines after a failure."""
     lines, messages = log_lines_since(log, offset)
-    for line in messages or (lines[-LOG_LINES:] if code == FAILED else []):
+    for line in messages or (lines[-LOG_LINES:] if code == errors.FAILED else []):
         print(line, file=sys.stderr, flush=True)
 
 
@@ -90,12 +82,12 @@ def launch(plan: Launch, run: Run) -> int:
         steps = steps_now
         say(f"{', '.join(ended.killed)}: going on from the newest checkpoint")
         ended = start()
-    if set(ended.codes) <= {FINISHED, INTERRUPTED}:
+    if set(ended.codes) <= {errors.FINISHED, errors.INTERRUPTED}:
         return max(ended.codes)
-    if ended.killed and ended.codes[0] == FINISHED and run.finished:
-        return FINISHED  # a rank that is killed after the end of the run does not matter
+    if ended.killed and ended.codes[0] == errors.FINISHED and run.finished:
+        return errors.FINISHED  # a rank that is killed after the end of the run does not matter
     lines, messages = log_lines_since(log, log_size)
-    if BAD_REQUEST in ended.codes and messages:
+    if errors.BAD_REQUEST in ended.codes and messages:
         raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in messages))
     if any("Traceback" in line for line in lines):
         messages = [*[line for line in lines if line not in messages][-LOG_LINES:], *messages]
@@ -114,13 +106,13 @@ def launch_elastic(plan: Launch, run: Run, endpoint: Endpoint, nodes: Nodes) -> 
         code = take_part(plan, endpoint, nodes)
     except Interrupted:
         if run.finished:
-            return FINISHED
+            return errors.FINISHED
         raise
-    if code == FAILED:
+    if code == errors.FAILED:
         raise StokerError(
             "the ranks of this node failed twice without progress in between; their full output is "
             f"in {run.path / 'launcher-*.log'}"
         )
-    if code == INTERRUPTED:
+    if code == errors.INTERRUPTED:
         say("this node has left the run: the same command joins it again")
     return code

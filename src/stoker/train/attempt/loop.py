@@ -115,8 +115,7 @@ class Loop:
         return True
 
     def compile(self, batch: Batch) -> None:
-        """Compile for a batch of a new shape; save before, because a stop request ends the process
-        there."""
+        """Compile for a new batch shape, after a save: a stop request ends the process there."""
         if self.compilation.is_needed(batch):
             self.records.log.flush()
             self.ranks.meet()
@@ -199,11 +198,8 @@ class Loop:
         losses = self.guards.losses
         since = self.earliest(losses.since if losses.high else None)
         worst = max((loss for _, loss in losses.recent), default=0.0)
-        message = (
-            f"a loss of up to {worst:.1f} since step {since}; guessing would give "
-            f"{losses.chance:.1f}"
-        )
-        return Trouble(EXPLODING, self.state.step, message, since=since)
+        message = f"a loss of up to {worst:.1f} since step {since}; guessing gives "
+        return Trouble(EXPLODING, self.state.step, f"{message}{losses.chance:.1f}", since=since)
 
     def earliest(self, step: int | None) -> int:
         """The earliest step of all ranks; None on a rank that has none."""
@@ -249,12 +245,9 @@ class Loop:
         events.flush()
         self.ranks.share_buffers(state.evaluated_model)
         self.agreement.meet_next()
+        model, to_input = state.evaluated_model, self.step.to_input
         accuracy = self.loaders.evaluator.run(
-            state.evaluated_model,
-            size,
-            self.step.to_input,
-            self.votes_to_stop,
-            self.while_waiting,
+            model, size, to_input, self.votes_to_stop, self.while_waiting
         )
         self.agreement.meet_next()
         if accuracy is None:

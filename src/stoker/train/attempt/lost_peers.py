@@ -54,11 +54,12 @@ def is_broken_collective(error: RuntimeError) -> bool:
 
 def stopped_ranks(run: Run, attempt: int) -> str:
     """The ranks that were told to stop and left without the others, each with its reason."""
-    stopped = []
-    for rank in run.ranks(attempt):
-        ends = [e for e in run.attempt_events(attempt, rank) if e["kind"] == "end"]
-        stopped += [f"rank {rank}: {e['reason']}" for e in ends if e.get("outcome") == INTERRUPTED]
-    return ", ".join(stopped)
+    return ", ".join(
+        f"rank {rank}: {event['reason']}"
+        for rank in run.ranks(attempt)
+        for event in run.attempt_events(attempt, rank)
+        if event["kind"] == "end" and event.get("outcome") == INTERRUPTED
+    )
 
 
 def rank_and_host(rank: int, events: list[Event]) -> str:

@@ -39,8 +39,7 @@ from stoker.train.loaders import prepare
 from stoker.train.process_group import Ranks
 
 LOCK_WAIT_S, ELASTIC_LOCK_WAIT_S = 10.0, 45.0
-"""How long to wait for the lock of a run. In an elastic run a node that lost its connection holds
-the lock until it notices that."""
+"""How long to wait for the lock of a run; longer if a node without connection may still hold it."""
 
 
 def train(
@@ -97,16 +96,14 @@ def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]
 
 
 def early_reader(run: Run, recipe: Recipe) -> Reader | None:
-    """The process that reads the first checkpoint back; None if there is a checkpoint already or
-    the recipe does not rehearse."""
+    """The process that reads the first checkpoint back; None if that is not needed."""
     if not recipe.rehearse or os.environ.get("RANK", "0") != "0" or Checkpoints(run.path).names():
         return None
     return Reader()
 
 
 def limit_time(recipe: Recipe, stop: StopRequest) -> None:
-    """Request a stop before the recipe's time limit, counted from the start of the command, with
-    time left to save."""
+    """Request a stop before the recipe's time limit, which counts from the command's start."""
     if recipe.time_limit:
         reserve = min(recipe.grace, recipe.time_limit / 4)
         began = float(os.environ.get(BEGAN, time.time() - seconds_since_start()))

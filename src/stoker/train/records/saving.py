@@ -14,7 +14,7 @@ from typing import Any
 
 from stoker.errors import StokerError
 from stoker.recipe.recipe import Recipe
-from stoker.survive.checkpoints import Checkpoints, Saved
+from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.save_interval import UNKNOWN_S, Interval, derive
 from stoker.train.records.step_log import StepLog
 from stoker.train.state import TrainState
@@ -47,7 +47,7 @@ class Saves:
         self._best_saved = state.best
         self._last_failure = ""
         self._blocked_s = 0.0
-        self._reported: Interval | None = None
+        self._reported_s = 0.0
         self.interval_s = self.recipe.checkpoint_interval or UNKNOWN_S
 
     @property
@@ -56,8 +56,7 @@ class Saves:
         return self.clock() - self._saved_at > self.interval_s
 
     def save(self, *, best: bool = False, wait: bool = False) -> None:
-        """Save the state, in the background unless `wait`. Raises StokerError if a save that was
-        waited for failed."""
+        """Save in the background; with `wait`, until it is done, or raise StokerError."""
         began = time.perf_counter()
         now = (self.state.position, self.state.evaluated)
         recorded = self.log.flush()
@@ -85,20 +84,17 @@ class Saves:
             saved = self.checkpoints.finished.pop(0)
             if saved.best is not None:
                 self._best_saved = saved.best
-            self.committed(saved)
-
-    def committed(self, saved: Saved) -> None:
-        self.events.write(
-            "checkpoint",
-            step=saved.step,
-            position=saved.position,
-            name=saved.name,
-            bytes=saved.bytes,
-            seconds=round(saved.seconds, 3),
-            busy_s=round(saved.busy_s, 3),
-            blocked_s=round(self._blocked_s, 4),
-        )
-        self.set_interval(self._blocked_s + saved.busy_s)
+            self.events.write(
+                "checkpoint",
+                step=saved.step,
+                position=saved.position,
+                name=saved.name,
+                bytes=saved.bytes,
+                seconds=round(saved.seconds, 3),
+                busy_s=round(saved.busy_s, 3),
+                blocked_s=round(self._blocked_s, 4),
+            )
+            self.set_interval(self._blocked_s + saved.busy_s)
 
     def failed(self, reason: str) -> None:
         """Record that a save failed: its state counts neither as saved nor as the best."""
@@ -107,20 +103,18 @@ class Saves:
         self.state.best = self._best_saved
 
     def set_interval(self, cost_s: float) -> None:
-        """Set the interval from the cost of a save, unless the recipe sets it. Write an event if it
-        changed noticeably."""
+        """Set the interval from the cost of a save; write an event if it changed noticeably."""
         fixed_s = self.recipe.checkpoint_interval
         derived = derive(cost_s, self.recipe.interruption_hours)
         interval = Interval(fixed_s, cost_s) if fixed_s else derived
         self.interval_s = interval.seconds
-        before = self._reported.seconds if self._reported else 0.0
+        before = self._reported_s
         if abs(interval.seconds - before) > REPORTED_CHANGE * before:
-            first = self._reported is None
-            self._reported = interval
+            self._reported_s = interval.seconds
             self.events.write(
                 "interval",
                 seconds=round(interval.seconds, 1),
                 cost_s=round(cost_s, 4),
-                first=first,
+                first=before == 0,
                 words=interval.words(),
             )

@@ -23,8 +23,7 @@ STEPS_BETWEEN_READS = 25
 
 
 class StepLog:
-    """Writes an event for each step, with a short delay. `watch` is called with the number and the
-    mean loss of each step."""
+    """Writes an event for each step, a little later; `watch` gets its number and mean loss."""
 
     def __init__(
         self,

@@ -36,8 +36,7 @@ FIRST_VERDICT_S, VERDICT_S = 45.0, 300.0
 STEPS_JUDGED = 500
 """A verdict during a run is about this many latest steps."""
 STEPS_READ, FEWEST_STEPS = 4000, 50
-"""The most steps read for a verdict, over all ranks, so that many ranks take no longer; the fewest
-of each rank."""
+"""The most steps read for a verdict, over all ranks; the fewest of each rank."""
 BYTES_A_STEP = 1000
 """More bytes than the event of a step has."""
 SHORT_STEP_S = 0.1
@@ -87,8 +86,7 @@ class VerdictWatch:
             self.judge(step)
 
     def quietly(self, measure: Callable[[], Verdict | None]) -> Verdict | None:
-        """The result of a measurement; None if it failed. A failure is noted in the events and does
-        not end the run."""
+        """The result of a measurement; None if it failed, which must never end the run."""
         try:
             with self.step.spans("measuring"):
                 return measure()
@@ -114,8 +112,7 @@ class VerdictWatch:
         self._kept.append({"kind": kind, "step": step, **facts})
 
     def judge(self, step: int) -> Verdict | None:
-        """The verdict on the latest steps, also written as an event; None on ranks other than 0 or
-        if there is nothing to judge."""
+        """Rank 0: write and return the verdict on the latest steps; None if there is none."""
         if not self.step.ranks.first:
             return None
         self.events.flush()
@@ -140,8 +137,7 @@ class VerdictWatch:
 
 
 def newest(path: Path, steps: int = STEPS_JUDGED) -> list[Event]:
-    """The first event of a file and its newest ones: as many as a verdict needs. Empty if the file
-    cannot be read."""
+    """The first event of a file and its newest ones; empty if the file cannot be read."""
     try:
         with path.open("rb") as file:
             head = file.readline()

@@ -9,10 +9,10 @@ and the result says so. A batch that does not fit into memory is refused before 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 import torch
@@ -175,8 +175,7 @@ class Trial:
         return Cost((time.perf_counter() - began) / group, (time.process_time() - used) / group)
 
     def largest(self, seconds: float) -> int:
-        """The batch size to measure: the recipe's, or the largest that leaves time for enough
-        steps."""
+        """The batch size to measure: the recipe's, or the largest that is fast enough."""
         recipe = self.recipe
         images = min(2, recipe.batch_size)
         until = time.perf_counter() + seconds
@@ -202,30 +201,25 @@ class Trial:
         whole_costs: list[Cost] = []
         half_costs: list[Cost] = []
         until = time.perf_counter() + seconds
-        while len(whole_costs) < STEPS or (
-            time.perf_counter() < until and len(whole_costs) < MOST_STEPS
-        ):
-            # In turns, so that both sizes see the same state of the machine.
+        # In turns, so that both sizes see the same state of the machine.
+        for step in range(MOST_STEPS):
+            if step >= STEPS and time.perf_counter() >= until:
+                break
             whole_costs.append(self.timed(images))
             half_costs.append(self.timed(half))
-        whole, small = median_cost(whole_costs), median_cost(half_costs)
+        whole, small = combined(whole_costs, median), combined(half_costs, median)
         fixed = Cost(fixed_s(whole.wall_s, small.wall_s), fixed_s(whole.cpu_s, small.cpu_s))
         uneven = spread([cost.wall_s for cost in whole_costs])
         if half * 2 != images or uneven > TOO_UNEVEN:
             fixed = Cost(0.0, 0.0)
-        return Compute(
-            recipe.amp,
-            images,
-            len(whole_costs),
-            for_batch(whole, images, fixed, recipe.batch_size),
-            fixed,
-            uneven,
-            recipe.batch_size,
-        )
+        batch_size, steps = recipe.batch_size, len(whole_costs)
+        cost = for_batch(whole, images, fixed, batch_size)
+        return Compute(recipe.amp, images, steps, cost, fixed, uneven, batch_size)
 
 
-def median_cost(costs: list[Cost]) -> Cost:
-    return Cost(median(cost.wall_s for cost in costs), median(cost.cpu_s for cost in costs))
+def combined(costs: list[Cost], average: Callable[[list[float]], float]) -> Cost:
+    """The mean or the median of some costs."""
+    return Cost(average([c.wall_s for c in costs]), average([c.cpu_s for c in costs]))
 
 
 def measure_compute(
@@ -271,12 +265,12 @@ def measure_together(
     finally:
         loader.close()
     kept = costs[first:]
-    groups = [mean_cost(kept[at : at + STEPS]) for at in range(0, len(kept) - STEPS + 1, STEPS)]
-    cost = for_batch(
-        median_cost(groups), trial_recipe.batch_size, compute.fixed, compute.batch_size
-    )
-    facts = facts_of_laps(laps[first:], trial_recipe.batch_size, loader.threads)
-    return Together(compute.batch_size, trial_recipe.batch_size, len(kept), cost, facts)
+    starts = range(0, len(kept) - STEPS + 1, STEPS)
+    groups = [combined(kept[start : start + STEPS], fmean) for start in starts]
+    images, fixed = trial_recipe.batch_size, compute.fixed
+    cost = for_batch(combined(groups, median), images, fixed, compute.batch_size)
+    facts = facts_of_laps(laps[first:], images, loader.threads)
+    return Together(compute.batch_size, images, len(kept), cost, facts)
 
 
 def facts_of_laps(
@@ -291,8 +285,3 @@ def facts_of_laps(
         times = {"parts": lap.parts(), "on_cpu": lap.on_cpu(), "work": work}
         gathered.add(0, {"kind": "step", "step": step, "batch": images, **times})
     return gathered.facts()
-
-
-def mean_cost(costs: list[Cost]) -> Cost:
-    count = len(costs)
-    return Cost(sum(cost.wall_s for cost in costs) / count, sum(c.cpu_s for c in costs) / count)

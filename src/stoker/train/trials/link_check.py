@@ -11,16 +11,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from stoker.measure.ports import (
-    BACKWARD,
-    COSTLY,
-    STEADY,
-    exposed_share,
-    port_for,
-    port_mbit,
-    port_words,
-    ring_bytes,
-)
+from stoker.measure import ports
 from stoker.measure.trials.link import agreed
 from stoker.recipe.schedule import Batch
 from stoker.train.passes import buffers_restored
@@ -34,27 +25,28 @@ LONG_S = 3.0
 
 
 def too_slow(step: Step, bytes_per_s: float, send_cpu: float) -> str:
-    """Why the link is too slow for this run; empty if it is not. `send_cpu` is the CPU time for
-    each byte sent."""
+    """Why the link is too slow for this run; empty if it is not. `send_cpu`: CPU s per byte."""
     world = step.ranks.world
     weights = [p for p in step.state.model.parameters() if p.requires_grad]
     gradient = sum(p.numel() * p.element_size() for p in weights)
-    sent = ring_bytes(gradient, world)
+    sent = ports.ring_bytes(gradient, world)
     batch = step.timeline.batch_of_step(0)
     (compute_s,) = agreed([computing_s(step, batch)])
     sizes = step.micro_batch_sizes(batch)
     last = sizes[-1] / sum(sizes)
-    share = exposed_share(sent / bytes_per_s, compute_s, last)
+    share = ports.exposed_share(sent / bytes_per_s, compute_s, last)
     (share,) = agreed([share])  # the ranks' shares of a batch differ by an image or two
-    if share <= COSTLY:
+    if share <= ports.COSTLY:
         return ""
     mbit = bytes_per_s * 8e-6
     # With a GPU the process spins while it waits: its CPU time tells nothing.
     busy = send_cpu * bytes_per_s if step.ranks.device.type == "cpu" else None
-    port = port_mbit(mbit, STEADY, busy)
-    looks = f" (looks like a {port_words(port)} port)" if port else ""
-    better = port_for(sent * 8e-6 / (BACKWARD * last * compute_s))
-    wider = f"a port of {port_words(better)} would hide it; " if better and better > mbit else ""
+    port = ports.port_mbit(mbit, ports.STEADY, busy)
+    looks = f" (looks like a {ports.port_words(port)} port)" if port else ""
+    better = ports.port_for(sent * 8e-6 / (ports.BACKWARD * last * compute_s))
+    wider = (
+        f"a port of {ports.port_words(better)} would hide it; " if better and better > mbit else ""
+    )
     return (
         f"the link between the machines is too slow for this run: {world} ranks need "
         f"{sent / bytes_per_s:.2g} s to exchange a gradient of {gradient / 1e6:.3g} MB at "
@@ -79,7 +71,6 @@ def computing_s(step: Step, batch: Batch) -> float:
 
 
 def pass_s(step: Step, images: int, image_size: int) -> float:
-    """Seconds of the fastest of three passes: the first one chooses kernels, and other processes
-    may disturb one."""
+    """Seconds of the fastest of three passes: the first one chooses kernels."""
     blank = step.to_input(np.zeros((images, image_size, image_size, 3), np.uint8))
     return min(time_pass(step, blank) for _ in range(3))

@@ -141,22 +141,22 @@ class TestGolden:
         assert found == pytest.approx(numbers(evaluation), rel=1e-4)
 
 
-def with_network(loop: Loop, network: nn.Module) -> Loop:
-    """The same loop around another network, in double precision."""
-    network = network.double()
+def with_model(loop: Loop, model: nn.Module) -> Loop:
+    """The same loop around another model, in double precision."""
+    model = model.double()
     make_input = loop.step.to_input
-    state = TrainState.fresh(loop.step.recipe, network, CPU)
+    state = TrainState.fresh(loop.step.recipe, model, CPU)
     step = replace(
         loop.step,
         state=state,
-        wrapped=network,
+        wrapped=model,
         to_input=lambda images: make_input(images).double(),
     )
     return replace(loop, step=step)
 
 
 def without_norms() -> nn.Module:
-    """A network whose answer to an image does not depend on the images beside it."""
+    """A model whose answer to an image does not depend on the images beside it."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 4, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(16, 3))
@@ -189,9 +189,9 @@ class TestAccumulation:
         self, make_loop: MakeLoop, recipe: Recipe, batch_size: int, micro_batch: int
     ) -> None:
         recipe = replace(recipe, batch_size=batch_size)
-        whole = gradients(with_network(make_loop(recipe), without_norms()))
+        whole = gradients(with_model(make_loop(recipe), without_norms()))
         recipe = replace(recipe, micro_batch=micro_batch)
-        assert_close(gradients(with_network(make_loop(recipe), without_norms())), whole)
+        assert_close(gradients(with_model(make_loop(recipe), without_norms())), whole)
 
     @pytest.mark.parametrize(("batch_size", "micro_batch"), CUTS)
     def test_sums_count_each_image_once(
@@ -199,7 +199,7 @@ class TestAccumulation:
     ) -> None:
         recipe = replace(TINY, batch_size=batch_size)
         loops = [
-            with_network(make_loop(replace(recipe, micro_batch=micro)), without_norms())
+            with_model(make_loop(replace(recipe, micro_batch=micro)), without_norms())
             for micro in (0, micro_batch)
         ]
         whole, parts = (loop.step(first_batch(loop)) for loop in loops)
@@ -224,7 +224,7 @@ class TestAccumulation:
 
 
 def held_at_once(make_loop: MakeLoop, batch_size: int, micro_batch: int) -> list[int]:
-    """How many images the network was given each time in one step."""
+    """How many images the model was given each time in one step."""
     loop = make_loop(replace(TINY, batch_size=batch_size, micro_batch=micro_batch))
     sizes: list[int] = []
     loop.step.wrapped.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
@@ -239,10 +239,10 @@ class TestRanks:
         self, make_loop: MakeLoop, recipe: Recipe, batch_size: int, world: int
     ) -> None:
         recipe = replace(recipe, batch_size=batch_size)
-        alone = gradients(with_network(make_loop(recipe), without_norms()))
+        alone = gradients(with_model(make_loop(recipe), without_norms()))
         found = []
         for rank in range(world):
-            loop = with_network(make_loop(recipe), without_norms())
+            loop = with_model(make_loop(recipe), without_norms())
             whole = loop.loaders.loader
             part = Loader(whole.split, whole.order, whole.view, rank=rank, world=world, threads=1)
             step = replace(loop.step, ranks=Ranks(rank, world, 0, world, CPU))
@@ -261,8 +261,8 @@ class TestStep:
 
     def test_drops_out_the_same_whenever_it_is_taken(self, make_loop: MakeLoop) -> None:
         def once(noise: int) -> dict[str, Tensor]:
-            network = nn.Sequential(nn.Dropout(0.5), without_norms())
-            loop = with_network(make_loop(TINY), network)
+            model = nn.Sequential(nn.Dropout(0.5), without_norms())
+            loop = with_model(make_loop(TINY), model)
             torch.manual_seed(noise)
             return gradients(loop)
 

@@ -215,8 +215,8 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def wishing(stop: StopRequest, when: Callable[[Event], bool]) -> Callable[[Event], None]:
-    """A listener that wishes a stop at an event."""
+def request_stop(stop: StopRequest, when: Callable[[Event], bool]) -> Callable[[Event], None]:
+    """A listener that requests a stop at an event."""
 
     def listen(event: Event) -> None:
         if when(event):
@@ -233,7 +233,7 @@ class TestStopping:
         whole, run, stop = tmp_path / "whole", tmp_path / "run", StopRequest()
         assert train(data, recipe(**KINDS[kind]), whole) == FINISHED
 
-        fifth = wishing(stop, lambda event: event["kind"] == "step" and event["step"] == 4)
+        fifth = request_stop(stop, lambda event: event["kind"] == "step" and event["step"] == 4)
         cut = recipe(**KINDS[kind], **EVERY_STEP)
         assert train(data, cut, run, (fifth,), stop) == INTERRUPTED
         end = Run(run).end()
@@ -253,7 +253,7 @@ class TestStopping:
         self, data: Path, tmp_path: Path, whole: Path
     ) -> None:
         run, stop = tmp_path / "run", StopRequest()
-        when = wishing(stop, lambda event: event["kind"] == "evaluating")
+        when = request_stop(stop, lambda event: event["kind"] == "evaluating")
         assert train(data, recipe(eval_batch_size=2), run, (when,), stop) == INTERRUPTED
         assert events_of(run, "evaluation") == []
         assert newest(run)["place"]["position"] == 64
@@ -277,7 +277,7 @@ class TestStopping:
         run = tmp_path / "run"
         for _ in range(3 * STEPS):
             stop = StopRequest()
-            soon = wishing(stop, lambda event: event["kind"] == "step")
+            soon = request_stop(stop, lambda event: event["kind"] == "step")
             if train(data, recipe(**EVERY_STEP), run, (soon,), stop) == FINISHED:
                 break
         assert Run(run).finished
@@ -395,7 +395,7 @@ class TestFailure:
         self, data: Path, tmp_path: Path, whole: Path
     ) -> None:
         run, stop = tmp_path / "run", StopRequest()
-        fifth = wishing(stop, lambda event: event["kind"] == "step" and event["step"] == 4)
+        fifth = request_stop(stop, lambda event: event["kind"] == "step" and event["step"] == 4)
         assert train(data, recipe(**EVERY_STEP), run, (fifth,), stop) == INTERRUPTED
         torn, before = Checkpoints(run).names()[:2]
         (run / "checkpoints" / torn / "COMMITTED").unlink()

@@ -284,7 +284,7 @@ class TestTrial:
             stage.train(1)
         assert tried == []
 
-    def test_is_not_made_of_a_compiled_network(self, stages: Any, tried: list[int]) -> None:
+    def test_is_not_made_of_a_compiled_model(self, stages: Any, tried: list[int]) -> None:
         stage = stages(compile=True)
         for _ in range(40):
             stage.train(1)

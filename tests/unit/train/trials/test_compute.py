@@ -1,4 +1,4 @@
-"""The network measured by real steps: bounded in time and memory, refused with a sentence."""
+"""The model measured by real steps: bounded in time and memory, refused with a sentence."""
 
 from __future__ import annotations
 

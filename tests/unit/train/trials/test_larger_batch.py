@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 CLASSES, SIDE = 3, 8
 
 
-class Network(nn.Module):
+class TracedModel(nn.Module):
     """Statistics, chance and weights: all that a pass may change. Tells the sizes it has seen."""
 
     def __init__(self, pause: Callable[[int], None] = lambda images: None) -> None:
@@ -74,9 +74,9 @@ MakeStep = Callable[..., Step]
 
 @pytest.fixture
 def make_step(tmp_path: Path) -> MakeStep:
-    def make(network: nn.Module | None = None, batch: int = 16, **changes: Any) -> Step:
+    def make(custom: nn.Module | None = None, batch: int = 16, **changes: Any) -> Step:
         recipe = Recipe(batch_size=batch, image_size=SIDE, epochs=1, lr=0.05, **changes)
-        model = network or Network()
+        model = custom or TracedModel()
         timeline = Timeline.of(recipe, 20 * batch)
         state = TrainState.fresh(recipe, model, CPU)
         ranks = Ranks(0, 1, 0, 1, CPU)
@@ -130,7 +130,7 @@ class TestTrace:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_steps_go_on_as_if_nothing_had_been_tried(self, make_step: MakeStep, kind: str) -> None:
-        tried, plain = (make_step(Network(), **KINDS[kind]) for _ in range(2))
+        tried, plain = (make_step(TracedModel(), **KINDS[kind]) for _ in range(2))
         for loaded in batches(plain, 6):
             assert same(tried(loaded), plain(loaded))
             larger_batch(tried, ROOM)
@@ -140,29 +140,29 @@ class TestTrace:
     def test_none_is_left_where_a_pass_fails(
         self, make_step: MakeStep, trouble: type[Exception]
     ) -> None:
-        network = Network()
-        step = make_step(network)
+        model = TracedModel()
+        step = make_step(model)
         step(batches(step, 1)[0])
         before = everything(step)
 
         def fail_in_the_end(images: int) -> None:
-            if len(network.seen) > 4:
+            if len(model.seen) > 4:
                 raise trouble("not enough")
 
-        network.seen.clear()
-        network.pause = fail_in_the_end
+        model.seen.clear()
+        model.pause = fail_in_the_end
         with pytest.raises(trouble):
             larger_batch(step, ROOM)
-        assert len(network.seen) == 5
+        assert len(model.seen) == 5
         assert same(everything(step), before)
 
     def test_nothing_is_tried_that_memory_does_not_hold(self, make_step: MakeStep) -> None:
-        network = Network()
-        step = make_step(network)
+        model = TracedModel()
+        step = make_step(model)
         step(batches(step, 1)[0])
-        network.seen.clear()
+        model.seen.clear()
         assert larger_batch(step, free_bytes=1000) is None
-        assert network.seen == [16]
+        assert model.seen == [16]
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ class TestWholeRuns:
         measuring = [e["parts"].get("measuring", 0) for e in tried if e["kind"] == "step"]
         assert sum(seconds > 0 for seconds in measuring) == 1
 
-    def test_a_network_with_weights_that_it_does_not_use_is_trained(
+    def test_a_model_with_weights_that_it_does_not_use_is_trained(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from stoker.train import loaders as feeding
@@ -254,8 +254,8 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def network(self) -> Network:
-        return Network(self.work)
+    def model(self) -> TracedModel:
+        return TracedModel(self.work)
 
     def work(self, images: int) -> None:
         self.now += self.anyway_s + images * self.per_image_s
@@ -282,16 +282,16 @@ class TestCost:
         per_image_s: float,
     ) -> None:
         clock = Clock(anyway_s, per_image_s)
-        network = clock.network()
-        step = make_step(network, batch=batch)
+        model = clock.model()
+        step = make_step(model, batch=batch)
         step(batches(step, 1)[0])
-        network.seen.clear()
+        model.seen.clear()
         found = larger_batch(step, ROOM, clock)
         assert found == pytest.approx(
             (anyway_s + batch * per_image_s, anyway_s + LARGER * batch * per_image_s)
         )
         both_s = sum(found or ())
-        first, *seen = network.seen
+        first, *seen = model.seen
         trials = len(seen) // 2 - 1
         assert first == batch  # to see what it keeps in memory
         assert seen == [batch, LARGER * batch] * (trials + 1)
@@ -304,20 +304,22 @@ class TestCost:
 
     def test_of_a_batch_of_one_is_found_too(self, make_step: MakeStep) -> None:
         clock = Clock(0.2, 0.01)
-        step = make_step(clock.network(), batch=1)
+        step = make_step(clock.model(), batch=1)
         step(batches(step, 1)[0])
         assert larger_batch(step, ROOM, clock) == pytest.approx((0.21, 0.28))
 
     def test_is_never_more_than_before(self, make_step: MakeStep) -> None:
         clock = Clock(0.0, 0.01)
-        step = make_step(Network(lambda images: clock.work(images * images)))
+        step = make_step(TracedModel(lambda images: clock.work(images * images)))
         step(batches(step, 1)[0])
         # The time grows with the square of the images.
         assert in_larger(larger_batch(step, ROOM, clock)) == 1
 
     def test_by_a_real_clock_tells_the_two_kinds_apart(self, make_step: MakeStep) -> None:
         def share(anyway_s: float, per_image_s: float) -> float:
-            step = make_step(Network(lambda images: time.sleep(anyway_s + per_image_s * images)))
+            step = make_step(
+                TracedModel(lambda images: time.sleep(anyway_s + per_image_s * images))
+            )
             step(batches(step, 1)[0])
             return in_larger(larger_batch(step, ROOM)) or 0.0
 

@@ -1,4 +1,4 @@
-"""A network that is too slow for a run is told before its first step, with the numbers."""
+"""A model that is too slow for a run is told before its first step, with the numbers."""
 
 from __future__ import annotations
 

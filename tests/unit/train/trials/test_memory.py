@@ -1,4 +1,4 @@
-"""Memory and disk that a network takes, known without making it."""
+"""Memory and disk that a model takes, known without making it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_refused_with_what_does() -> None:
     refuse_too_large(replace(TINY, micro_batch=int(fits.group(1))), 7, 7 * each)
 
 
-def test_a_network_that_needs_numbers_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_needs_numbers_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Choosy(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:
             return input if bool(input.sum() > 0) else -input
