@@ -34,10 +34,11 @@ from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.divergence import LossWatch
 from stoker.survive.remedies import Remedies
 from stoker.survive.stopping import StopRequest
-from stoker.train.attempt.assembly import watchdog_of
-from stoker.train.attempt.loop import Loop
-from stoker.train.compile import WarmUp
+from stoker.train.attempt.assembly import build_watchdog
+from stoker.train.attempt.loop import Guards, Loop, Records
+from stoker.train.compile import Compilation
 from stoker.train.device import input_maker
+from stoker.train.loaders import Loaders
 from stoker.train.model.build import build_model
 from stoker.train.process_group import Ranks
 from stoker.train.records.saving import Saves
@@ -114,26 +115,15 @@ def build_loop(recipe: Recipe, steps: int, folder: Path) -> tuple[Loop, Interlea
     losses = LossWatch(math.log(CLASSES))
     log = StepLog(events, losses.add)
     stop = StopRequest()
+    saves = Saves(recipe, state, Checkpoints(folder), {}, log, first=True)
     loop = Loop(
-        timeline=timeline,
-        ranks=ranks,
-        state=state,
         step=step,
-        warm_up=WarmUp(step, stop, leave=lambda: None),
-        loader=loader,  # type: ignore[arg-type]
-        evaluator=None,
-        eval_every=1,
-        saves=Saves(recipe, state, Checkpoints(folder), {}, events, log, first=True),
-        log=log,
-        losses=losses,
-        events=events,
-        stop=stop,
-        watchdog=watchdog_of(recipe, ranks, events, run.attempt_path(1), step),
-        watch=VerdictWatch(run, 1, events, step),
-        patience_s=1.0,
+        compilation=Compilation(step, stop, leave=lambda: None),
+        loaders=Loaders(loader, evaluator=None),  # type: ignore[arg-type]
+        guards=Guards(losses, build_watchdog(step, events, run.attempt_path(1)), stop),
+        records=Records(events, log, saves, VerdictWatch(run, 1, events, step)),
     )
-    loop.watchdog.begin()
-    loop.watch.begin()
+    loop.begin()
     return loop, loader
 
 
@@ -142,9 +132,9 @@ def measure(recipe: Recipe, steps: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         loop, loader = build_loop(recipe, steps, Path(name))
         loop.run()
-        loop.watchdog.close()
-        loop.watch.close()
-        saves = len(loop.saves.checkpoints.names())
+        loop.guards.watchdog.close()
+        loop.records.verdicts.close()
+        saves = len(loop.records.saves.checkpoints.names())
     bare = loader.bare_steps[WARM_UP : len(loader.our_steps)]
     ours = loader.our_steps[WARM_UP:]
     figures: dict[str, float] = {"steps": len(ours), "saves_kept": saves}

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,10 @@ class NoSpans:
 def build(recipe: Recipe, steps: int, folder: Path, measured: bool) -> Loop:
     loop, _ = build_loop(recipe, steps, folder)
     if not measured:
-        loop.watch.close()
-        loop.watch = lambda: None  # type: ignore[assignment]
-        loop.step.spans = NoSpans()  # type: ignore[assignment]
+        loop.records.verdicts.close()
+        nothing = lambda: None  # noqa: E731
+        loop.records = replace(loop.records, verdicts=nothing)  # type: ignore[arg-type]
+        loop.spans = loop.step.spans = NoSpans()  # type: ignore[assignment]
     loop.step.wrapped.train()
     return loop
 
@@ -91,7 +93,7 @@ def one_step(loop: Loop, loader: Iterator[Loaded]) -> None:
 
 def sampler_cpu_s(loop: Loop) -> float:
     """CPU time of the sampler's thread so far."""
-    thread = loop.watch.sampler._thread
+    thread = loop.records.verdicts.sampler._thread
     if thread is None or thread.ident is None or not thread.is_alive():
         return 0.0
     return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
@@ -116,10 +118,10 @@ def measure(recipe: Recipe, steps: int, torch_threads: int = 0) -> dict[str, flo
                 costs[on].append((after[0] - before[0], after[1] - before[1]))
         wall = time.perf_counter() - began
         sampler = (sampler_cpu_s(loops[True]) - sampler_began) / wall
-        loops[True].watch.close()
+        loops[True].records.verdicts.close()
         for loop in loops.values():
-            loop.watchdog.close()
-            loop.events.close()
+            loop.guards.watchdog.close()
+            loop.records.events.close()
     return summary(costs[True][WARM_UP:], costs[False][WARM_UP:], sampler)
 
 

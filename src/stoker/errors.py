@@ -1,6 +1,6 @@
-"""The one exception a user is meant to see, and what a process says with its exit code.
+"""The exceptions that a user sees, and the exit codes of a process.
 
-Exit codes are a contract with schedulers; each has one meaning.
+Exit codes are a contract with schedulers: each has one meaning.
 """
 
 FINISHED = 0
@@ -9,7 +9,15 @@ BAD_REQUEST = 2
 INTERRUPTED = 75
 """Stopped on request with everything saved: the same command goes on from there."""
 STEPPED_ASIDE = 76
-"""Between an elastic launcher and its ranks: everything saved, start me again with other peers."""
+"""A rank of an elastic run has saved everything; its launcher starts it again with other peers."""
+
+_CODES = {"finished": FINISHED, "interrupted": INTERRUPTED, "failed": FAILED}
+
+
+def exit_code(outcome: str, *, steps_aside: bool = False) -> int:
+    """The exit code of a process whose attempt had this outcome: "finished", "interrupted" or
+    "failed". An interrupted rank that only waits for other peers steps aside."""
+    return STEPPED_ASIDE if outcome == "interrupted" and steps_aside else _CODES[outcome]
 
 
 class StokerError(Exception):

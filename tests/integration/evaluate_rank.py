@@ -7,6 +7,8 @@ from pathlib import Path
 
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import InOrder
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import read_checkpoint
 from stoker.train.device import input_maker
@@ -19,13 +21,12 @@ dataset = Dataset(sys.argv[1])
 snapshot = read_checkpoint(Path(sys.argv[2]))
 model, normalise = build_model(Recipe(model=snapshot.facts["model"]), len(dataset.classes))
 model.load_state_dict(snapshot.weights)
-evaluator = Evaluator(
-    dataset.split("val"), View(crop_pct=0.875), ranks, batch_size=int(sys.argv[3])
-)
+loader = Loader(dataset.split("val"), InOrder(), View(crop_pct=0.875))
+evaluator = Evaluator(loader, ranks, batch_size=int(sys.argv[3]))
 size = snapshot.facts["input"]["image_size"]
-found = evaluator.run(model, size, input_maker(normalise, ranks.device, channels_last=True))
-assert found is not None
+accuracy = evaluator.run(model, size, input_maker(normalise, ranks.device, channels_last=True))
+assert accuracy is not None
 if ranks.first:
-    print(found.images, found.top1, found.top5, flush=True)
-evaluator.close()
+    print(accuracy.images, accuracy.top1, accuracy.top5, flush=True)
+loader.close()
 ranks.leave()

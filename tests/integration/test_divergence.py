@@ -1,4 +1,4 @@
-"""A learning rate eight times too high, on a network that does not forgive it (no norms)."""
+"""A learning rate eight times too high, on a model that does not forgive it (no norms)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(data: Path, place: Path, lr: float, policy: str) -> tuple[int, str, Run]:
     if importlib.util.find_spec("timm") is None:
-        pytest.skip("the network is one of timm's: pip install '.[timm]'")
+        pytest.skip("the model is one of timm's: pip install '.[timm]'")
     (place / "mine.toml").write_text(f'on_divergence = "{policy}"\n')
     flags = f"--model test_nfnet --image-size 32 --batch-size 32 --epochs 20 --lr {lr}"
     words = ["train", str(data), "--run", "run", "--recipe", "mine.toml", *flags.split()]

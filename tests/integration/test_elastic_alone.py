@@ -101,4 +101,4 @@ def test_a_rank_that_dies_is_started_again_and_one_that_always_dies_is_not(
         time.sleep(0.05)
     code, printed = finish(process)
     assert code == 1
-    assert "failed twice and the run came no further" in printed
+    assert "failed twice without progress" in printed

@@ -94,7 +94,7 @@ def test_a_killed_rank_is_started_again_and_the_run_goes_on(packed: Path, tmp_pa
     assert code == 0, printed + (tmp_path / "run/launcher.log").read_text()
     assert "rank 1 was killed (SIGKILL): going on from the newest checkpoint" in printed
     assert f"lost rank 1 on {socket.gethostname()}" in printed
-    assert f"lost in the attempt before: rank 1 on {socket.gethostname()}" in printed
+    assert f"lost in the last attempt: rank 1 on {socket.gethostname()}" in printed
     assert len(run.starts()) == 2 and run.starts()[1]["step"] > 0
     assert [event["step"] for event in run.steps()] == list(range(160))
 

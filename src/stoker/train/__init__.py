@@ -1,1 +1,1 @@
-"""From batches to weights."""
+"""Training: from batches of images to weights."""

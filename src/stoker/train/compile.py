@@ -1,9 +1,9 @@
-"""Compiling before it counts.
+"""Compilation before the first step of each batch shape.
 
-Invariant: a compiled network is compiled for the shapes of a batch before that batch is trained on,
-over blank images, and everything that this changes is put back: compiling leaves no trace in the
-result. It can take minutes inside a compiler that nobody can interrupt in order, so everything is
-saved before, and a wish to stop ends the process there and then.
+Invariant: a compiled model is compiled for the shapes of a batch before that batch is trained on,
+with blank images. Everything that this changes is put back: compilation leaves no trace in the
+result. It can take minutes inside a compiler that cannot be interrupted cleanly. So everything is
+saved before, and a stop request during compilation ends the process at once.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
-
 from stoker.recipe.schedule import Batch
 from stoker.survive.stopping import StopRequest
-from stoker.train.step import AMP_TYPES, Step
+from stoker.train.device import memory_format
+from stoker.train.passes import blank_images, buffers_restored, forward
+from stoker.train.step import Step
 
 
 @dataclass
-class WarmUp:
-    """Compiles for each new shape, where the recipe compiles at all."""
+class Compilation:
+    """Compiles the model for each new batch shape, if the recipe asks for compilation."""
 
     step: Step
     stop: StopRequest
@@ -28,8 +28,8 @@ class WarmUp:
     """Ends this process; everything is saved."""
     _ready: set[tuple[int, int]] = field(default_factory=set)
 
-    def is_new(self, batch: Batch) -> bool:
-        """Whether a batch has a shape that nothing is compiled for: the same on every rank."""
+    def is_needed(self, batch: Batch) -> bool:
+        """Whether this batch has a shape that is not compiled yet; the same on every rank."""
         compiles = self.step.recipe.compile
         return compiles and (batch.size, batch.image_size) not in self._ready
 
@@ -41,23 +41,19 @@ class WarmUp:
         self._ready.add((batch.size, batch.image_size))
 
     def _sizes(self, batch: Batch) -> list[tuple[int, bool]]:
-        """How many images the network sees at once in the micro-batches of a batch, and whether
-        ranks exchange gradients then: a compiler takes both for different."""
-        *others, last = self.step.held_at_once(batch)
+        """The sizes of this batch's micro-batches, each with whether ranks exchange gradients in
+        it: the compiler compiles both cases separately."""
+        *others, last = self.step.micro_batch_sizes(batch)
         return sorted({*((images, False) for images in others), (last, True)})
 
     def _compile(self, images: int, last: bool, image_size: int) -> None:
-        step, device = self.step, self.step.ranks.device
-        model, amp = step.state.model, step.recipe.amp
-        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        layout = torch.channels_last if step.recipe.channels_last else torch.contiguous_format
-        blank = torch.zeros(images, 3, image_size, image_size, device=device)
-        try:
-            with (
-                step.exchange_gradients(last),
-                torch.autocast(device.type, AMP_TYPES.get(amp), amp in AMP_TYPES),
-            ):
-                step.wrapped(blank.to(memory_format=layout)).float().sum().backward()
-        finally:
-            model.zero_grad(set_to_none=True)
-            model.load_state_dict(before)
+        step, model = self.step, self.step.state.model
+        blank = blank_images(image_size, step.ranks.device, images)
+        blank = blank.to(memory_format=memory_format(step.recipe))
+        with buffers_restored(model):
+            try:
+                with step.exchange_gradients(last):
+                    total = forward(step.wrapped, blank, step.recipe.amp).sum()
+                    total.backward()  # type: ignore[no-untyped-call]
+            finally:
+                model.zero_grad(set_to_none=True)

@@ -1,6 +1,6 @@
-"""What depends on the device: arithmetic, batch memory, and the way of a batch to its input.
+"""What depends on the device: arithmetic, memory layout, batch memory, and a model's input.
 
-Whatever only a GPU can show is written here, and in ranks.py, in its plainest form.
+Code that only a GPU can test is here and in process_group.py, in its simplest form.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from functools import cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from stoker.recipe.recipe import Recipe
-from stoker.train.model.build import Normalise
+from stoker.train.model.build import Normalise, build_model
 
 
 def set_arithmetic(recipe: Recipe) -> None:
-    """Process-wide choices of precision and kernels."""
+    """Set the precision and the kernels of this process."""
     tf32 = recipe.amp == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
@@ -27,16 +27,30 @@ def set_arithmetic(recipe: Recipe) -> None:
 
 
 def seed_device(device: torch.device, seed: int) -> None:
-    """Seed what this device draws from."""
+    """Seed the random generator of this device."""
     if device.type == "cpu":
-        # manual_seed notes the caller's stack for every kind of device that is not there.
+        # manual_seed records the caller's stack for every device type that is absent: slow.
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
 
 
+def memory_format(recipe: Recipe) -> torch.memory_format:
+    """The memory layout of weights and images."""
+    return torch.channels_last if recipe.channels_last else torch.contiguous_format
+
+
+def build_on_device(
+    recipe: Recipe, classes: int, device: torch.device
+) -> tuple[nn.Module, Normalise]:
+    """The recipe's model on the device, in the recipe's memory layout, and the input it expects."""
+    model, normalise = build_model(recipe, classes)
+    layout = memory_format(recipe)
+    return model.to(device=device, memory_format=layout), normalise  # type: ignore[call-overload]
+
+
 def batch_memory(device: torch.device) -> Callable[[tuple[int, ...]], NDArray[np.uint8]]:
-    """Batch buffers: pinned where a GPU copies from them."""
+    """A function that allocates batch buffers: pinned if a GPU copies from them."""
 
     def allocate(shape: tuple[int, ...]) -> NDArray[np.uint8]:
         return torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda").numpy()
@@ -47,12 +61,12 @@ def batch_memory(device: torch.device) -> Callable[[tuple[int, ...]], NDArray[np
 def input_maker(
     normalise: Normalise, device: torch.device, channels_last: bool
 ) -> Callable[[NDArray[np.uint8]], Tensor]:
-    """Bytes of a batch to what the network takes, normalised on the device."""
+    """A function that turns the bytes of a batch into the model's normalised input."""
     mean = torch.tensor(normalise.mean, device=device) * 255
     scale = 1 / (torch.tensor(normalise.std, device=device) * 255)
 
     @cache
-    def along(width: int) -> tuple[Tensor, Tensor]:
+    def repeated(width: int) -> tuple[Tensor, Tensor]:
         return mean.repeat(width), scale.repeat(width)
 
     def planes(images: NDArray[np.uint8]) -> Tensor:
@@ -62,10 +76,10 @@ def input_maker(
     def interleaved(images: NDArray[np.uint8]) -> Tensor:
         pixels = torch.from_numpy(images).to(device).float()
         # Whole rows at once: three numbers at a time take a CPU four times as long.
-        images_here, height, width, colours = pixels.shape
-        rows = pixels.view(images_here, height, width * colours)
-        less, times = along(width)
-        rows.sub_(less).mul_(times)
+        count, height, width, colours = pixels.shape
+        rows = pixels.view(count, height, width * colours)
+        row_mean, row_scale = repeated(width)
+        rows.sub_(row_mean).mul_(row_scale)
         return pixels.permute(0, 3, 1, 2)
 
     return interleaved if channels_last else planes

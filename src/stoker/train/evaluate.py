@@ -1,8 +1,8 @@
 """Accuracy, counted exactly.
 
-Invariants: each sample of the split is counted once, at any world and batch size: ranks take
-contiguous shares, nothing is padded or dropped, whole numbers are summed. A class wins a tie by its
-lower number, and a network that answers NaN is never right.
+Invariants: each sample of the split is counted once, at any world size and batch size: ranks take
+contiguous shares, nothing is padded or dropped, integers are summed. Of equal logits the lower
+class comes first, and a logit of NaN is never right.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stoker.data.dataset import SplitIndex
-from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, LoaderOptions
-from stoker.data.loading.order import InOrder
-from stoker.data.loading.small_images import CACHE_BYTES
+from stoker.data.loading.loader import Loader
 from stoker.recipe.schedule import Batch
 from stoker.train.process_group import Ranks
 
@@ -39,41 +35,26 @@ class Accuracy:
 
 
 def hits(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """How many labels are the best guess, and how many are among the five best."""
+    """The numbers of top-1 and top-5 hits."""
     own = logits.gather(1, labels[:, None])
-    number = torch.arange(logits.shape[1], device=logits.device)
-    better = (logits > own) | ((logits == own) & (number < labels[:, None])) | logits.isnan()
+    classes = torch.arange(logits.shape[1], device=logits.device)
+    better = (logits > own) | ((logits == own) & (classes < labels[:, None])) | logits.isnan()
     ahead = better.sum(1).masked_fill(own.isnan()[:, 0], logits.shape[1] + 5)
     return (ahead < 1).sum(), (ahead < 5).sum()
 
 
+@dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a network on one split."""
+    """Evaluates a model on one split."""
 
-    def __init__(
-        self,
-        split: SplitIndex,
-        view: View,
-        ranks: Ranks,
-        *,
-        batch_size: int,
-        threads: int = 0,
-        prefetch: int = 3,
-        cache_bytes: int = CACHE_BYTES,
-    ) -> None:
-        self.ranks, self.batch_size = ranks, batch_size
-        self.images = len(split)
-        self._loader = Loader(
-            split,
-            InOrder(),
-            view,
-            threads=threads,
-            prefetch=prefetch,
-            options=LoaderOptions(cache_bytes=cache_bytes),
-        )
+    loader: Loader
+    """Loads the split in order."""
+    ranks: Ranks
+    batch_size: int
 
-    def close(self) -> None:
-        self._loader.close()
+    @property
+    def images(self) -> int:
+        return len(self.loader.split)
 
     def plan(self, image_size: int) -> Iterator[Batch]:
         """This rank's share of the split, in batches."""
@@ -91,14 +72,15 @@ class Evaluator:
         stop: Callable[[], bool] = lambda: False,
         waiting: Callable[[float], None] = lambda seconds: None,
     ) -> Accuracy | None:
-        """Count right answers; None if a stop was agreed on before the end."""
+        """Count right answers. Returns None if `stop` was true before the end; `waiting` is called
+        with the seconds waited so far while a batch is late."""
         was_training = model.training
         model.eval()
         counts = torch.zeros(3, dtype=torch.int64)
         loss = 0.0
-        batches = self._loader.batches(self.plan(image_size), waiting)
+        batches = self.loader.batches(self.plan(image_size), waiting)
         try:
-            # All ranks take the same number of turns, so that they agree at the same points.
+            # All ranks take the same number of turns, so that they vote at the same points.
             largest_share = -(-self.images // self.ranks.world)
             for _ in range(-(-largest_share // self.batch_size)):
                 if stop():

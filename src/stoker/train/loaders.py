@@ -1,47 +1,47 @@
-"""What can be refused before anything is written, and the loaders that feed a run.
+"""The checks before a run is written, and the loaders of the run.
 
-Invariant: all that depends on the set, the recipe and this machine's memory is settled here, before
-step 1.
+Invariant: everything that depends on the dataset, the recipe and the memory of this machine is
+decided here, before step 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-import torch
 from torch import nn
 
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.loading.crops import View
 from stoker.data.loading.loader import Loader, LoaderOptions
 from stoker.data.loading.memory import LoaderMemory, fit_prefetch, total_bytes
-from stoker.data.loading.order import Order, lanes_for
+from stoker.data.loading.order import InOrder, Order, lanes_for
 from stoker.data.loading.small_images import CACHE_BYTES
 from stoker.errors import BadRequest
 from stoker.host.limits import allowed_memory, usable_cores, usable_memory
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline
-from stoker.train.device import batch_memory, set_arithmetic
+from stoker.train.device import batch_memory, build_on_device, set_arithmetic
 from stoker.train.evaluate import Evaluator
-from stoker.train.model.build import Normalise, build_model
+from stoker.train.model.build import Normalise
 from stoker.train.process_group import Ranks
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How loading fits into this machine."""
+    """How the loaders use this machine."""
 
     threads: int
     prefetch: int
     cache_bytes: int
     notes: list[str]
-    """What has to be said about it."""
+    """Messages for the user about it."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What can be refused, made before anything is written."""
+    """The checked inputs of a run, made before anything is written."""
 
     dataset: Dataset
     recipe: Recipe
@@ -54,37 +54,36 @@ class Prepared:
 
     @property
     def lanes(self) -> int:
-        """Lanes of the order that suit this recipe."""
+        """The number of lanes of the order that suits this recipe."""
         sizes = [stretch.batch_size for stretch in self.timeline.stretches]
         return lanes_for(len(self.split), sizes)
 
 
 def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
-    """Refuse what cannot be trained; build the network."""
+    """Build the model and plan the loaders. Raises BadRequest for what cannot be trained."""
     set_arithmetic(recipe)
     split = dataset.split("train")
     timeline = Timeline.of(recipe, len(split))
     smallest = min(stretch.batch_size for stretch in timeline.stretches)
     if smallest < 2 * ranks.world:
         raise BadRequest(
-            f"batch_size = {smallest} is too small for {ranks.world} ranks: at least 2 each"
+            f"batch_size = {smallest} is too small for {ranks.world} ranks, which need 2 images "
+            "each: raise --batch-size, or lower --ranks"
         )
-    model, normalise = build_model(recipe, len(dataset.classes))
-    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-    model = model.to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]
+    model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
     evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None
-    fit = fit_of(recipe, timeline, split, evaluated, ranks)
+    fit = fit_loading(recipe, timeline, split, evaluated, ranks)
     return Prepared(dataset, recipe, split, evaluated, timeline, model, normalise, fit)
 
 
-def fit_of(
+def fit_loading(
     recipe: Recipe,
     timeline: Timeline,
     split: SplitIndex,
     evaluated: SplitIndex | None,
     ranks: Ranks,
 ) -> Fit:
-    """How loading fits into this machine; refuses what does not."""
+    """How the loaders use this machine. Raises BadRequest if they do not fit into memory."""
     threads = recipe.threads or max(1, usable_cores() // ranks.local_world)
     allowed_bytes = allowed_memory(recipe.max_ram, usable_memory(), ranks.local_world)
     stretches = timeline.stretches
@@ -102,18 +101,25 @@ def fit_of(
 
 @dataclass(frozen=True)
 class Loaders:
-    """The loaders of a run, and what had to be said about them."""
+    """The loaders of a run: for training, and for evaluation if the dataset has a split for it."""
 
     loader: Loader
     evaluator: Evaluator | None
-    notes: list[str]
+
+    def close(self) -> None:
+        self.loader.close()
+        if self.evaluator:
+            self.evaluator.loader.close()
 
 
-def feed(prepared: Prepared, lanes: int, ranks: Ranks, tell: Callable[[str], None]) -> Loaders:
-    """Loaders that fit into this machine. The lanes are those that the run began with: another
-    batch size leaves the order alone."""
-    recipe, split, dataset = prepared.recipe, prepared.split, prepared.dataset
-    fit = prepared.fit
+def build_loaders(
+    prepared: Prepared, lanes: int, ranks: Ranks, report: Callable[[str], None]
+) -> Loaders:
+    """The loaders of a run. `lanes` is the number that the run began with, so that another batch
+    size does not change the order; `report` takes messages for the user."""
+    recipe, split, fit = prepared.recipe, prepared.split, prepared.fit
+    fitted_loader = partial(Loader, threads=fit.threads, prefetch=fit.prefetch)
+    options = LoaderOptions(cache_bytes=fit.cache_bytes)
     view = View(
         crop=recipe.crop,
         crop_scale=recipe.crop_scale,
@@ -122,30 +128,21 @@ def feed(prepared: Prepared, lanes: int, ranks: Ranks, tell: Callable[[str], Non
         hflip=recipe.hflip,
         seed=recipe.seed,
     )
-    loader = Loader(
+    loader = fitted_loader(
         split,
-        Order(split.shard_sizes, dataset.fingerprint, recipe.seed, lanes),
+        Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes),
         view,
         rank=ranks.rank,
         world=ranks.world,
-        threads=fit.threads,
-        prefetch=fit.prefetch,
-        options=LoaderOptions(
+        options=replace(
+            options,
             allocate=batch_memory(ranks.device),
-            cache_bytes=fit.cache_bytes,
             on_damage=recipe.on_damage,
-            report=tell,
+            report=report,
         ),
     )
-    evaluator = None
-    if prepared.evaluated is not None:
-        evaluator = Evaluator(
-            prepared.evaluated,
-            View(crop_pct=recipe.crop_pct),
-            ranks,
-            batch_size=recipe.eval_batch_size,
-            threads=fit.threads,
-            prefetch=fit.prefetch,
-            cache_bytes=fit.cache_bytes,
-        )
-    return Loaders(loader, evaluator, fit.notes)
+    if prepared.evaluated is None:
+        return Loaders(loader, None)
+    centre = View(crop_pct=recipe.crop_pct)
+    in_order = fitted_loader(prepared.evaluated, InOrder(), centre, options=options)
+    return Loaders(loader, Evaluator(in_order, ranks, recipe.eval_batch_size))

@@ -1,8 +1,8 @@
-"""Mixup and cutmix, counted: what happens to a sample is a hash of (seed, epoch, sample).
+"""Mixup and cutmix: how a sample is mixed is a hash of (seed, epoch, sample).
 
-Invariants: partners are neighbours (0 and 1, 2 and 3, ...) in the batch's own arrangement, which
-parts and micro-batches never cut between; so the mixed batch is the same for any world size and
-micro-batch. All images of a batch are mixed at once, on the device.
+Invariants: partners are neighbours in the batch (0 and 1, 2 and 3, ...), and neither ranks nor
+micro-batches are cut between partners: the mixed batch is the same for any world size and
+micro-batch. All images of a micro-batch are mixed at once, on the device.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Mix:
 
 
 def partners(count: int, device: torch.device) -> Tensor:
-    """Each image's neighbour; the last of an odd number is its own."""
+    """The index of each image's partner; the last of an odd number is its own partner."""
     return (torch.arange(count, device=device) ^ 1).clamp_(max=count - 1)
 
 
 def draw_mix(
     recipe: Recipe, image_size: int, samples: Ints, epochs: Ints, device: torch.device
 ) -> Mix | None:
-    """What the recipe does to these samples in these epochs; None where it mixes nothing."""
+    """How the recipe mixes these samples in these epochs; None if it mixes nothing."""
     if not (recipe.mixup_alpha or recipe.cutmix_prob):
         return None
     cut = chance.draws(recipe.seed, samples, epochs, "cutmix")[:, 0] < recipe.cutmix_prob
@@ -83,12 +83,12 @@ def beta(recipe: Recipe, samples: Ints, epochs: Ints, purpose: str, alpha: float
 
 
 def gamma(recipe: Recipe, samples: Ints, epochs: Ints, purpose: str, shape: float) -> Floats:
-    """Gamma(shape) by Marsaglia and Tsang: the first of some tries that is accepted. Each try is
-    accepted with a chance above 95 %, so eight fail once in ten billion."""
+    """Gamma(shape) by Marsaglia and Tsang: the first of eight tries that is accepted. Each try is
+    accepted with a probability above 95 %, so all eight fail once in ten billion draws."""
     drawn = chance.draws(recipe.seed, samples, epochs, purpose, 3 * _TRIES + 1)
     first, second, third = (drawn[:, n * _TRIES : (n + 1) * _TRIES] for n in range(3))
     normal = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
-    # Drawn for shape + 1, where the method holds, and brought down by a power of a uniform.
+    # Drawn for shape + 1, where the method is valid, and scaled down by a power of a uniform.
     d = shape + 2 / 3
     cube = np.maximum(1 + normal / np.sqrt(9 * d), 1e-12) ** 3
     good = np.log1p(-third) < normal**2 / 2 + d - d * cube + d * np.log(cube)

@@ -1,4 +1,4 @@
-"""How weights move: parameter groups, optimiser, moving average."""
+"""The optimiser, its parameter groups, and the moving average of the weights."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from stoker.recipe.recipe import Recipe
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
-    """SGD with Nesterov momentum or AdamW; biases and norms do not decay."""
+    """SGD with Nesterov momentum, or AdamW; biases and norms have no weight decay."""
     kernels = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
     others = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
     groups = [
         {"params": kernels, "weight_decay": recipe.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    # On a GPU only the fused ones can be told, on the device, to leave the weights alone.
+    # On a GPU only fused optimisers can skip a step by a flag that is on the device.
     fused = True if any(p.is_cuda for p in kernels) else None
     if recipe.optimizer == "adamw":
         betas = (recipe.momentum, 0.999)
@@ -34,7 +34,7 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 class MovingAverage:
-    """A copy of the network whose weights and statistics trail behind the trained ones."""
+    """A copy of the model: the moving average of its weights and statistics."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
@@ -42,7 +42,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Move towards the network. Early steps move faster: the first average is no zero."""
+        """Move towards the model. Early steps move faster, so that the first weights soon fade."""
         decay = min(self._decay, (1 + step) / (10 + step))
         trailing, leading = tensors_of(self.model), tensors_of(model)
         floats = [(a, b) for a, b in zip(trailing, leading, strict=True) if a.is_floating_point()]

@@ -1,7 +1,7 @@
-"""This process among its peers: device, rank, and the few things ranks say to each other.
+"""This process among the other ranks: its device, its rank, and small messages between ranks.
 
-Invariants: one process alone needs no process group and pays for none. Ranks exchange small
-numbers over gloo, in main memory, at points that all of them reach in the same order.
+Invariants: a single process creates no process group. Ranks exchange small numbers over gloo, in
+main memory, at points that all of them reach in the same order.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,23 +24,24 @@ from stoker.fleet.launcher import ELASTIC, LISTENER, RENDEZVOUS_FILE
 from stoker.host.limits import usable_cores
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
+from stoker.train.passes import blank_images, buffers_restored
 
 SECONDS_BETWEEN_MEETINGS = 0.5
 STEPS_BETWEEN_MEETINGS = 25
 PATIENCE = timedelta(seconds=300)
-"""How long ranks of an elastic run wait for one that hangs. That a node is lost, their launcher
-knows much sooner; this is for a rank that is stuck while its launcher lives."""
+"""How long the ranks of an elastic run wait for a rank that hangs while its launcher is alive. The
+loss of a whole node is noticed much sooner, by the launchers."""
 
 
 def elastic_store() -> Store:
-    """Where the ranks of a round meet: rank 0 through the door that its launcher has opened, which
-    is on one address only; torch by itself would listen on all."""
-    door = os.environ.get(LISTENER)
+    """The store at which the ranks of a round meet. Rank 0 serves it on the socket that its
+    launcher opened on one address; torch by itself would listen on all addresses."""
+    listener = os.environ.get(LISTENER)
     return TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
-        is_master=door is not None,
-        master_listen_fd=int(door) if door else None,
+        is_master=listener is not None,
+        master_listen_fd=int(listener) if listener else None,
         wait_for_workers=False,
         timeout=PATIENCE,
     )
@@ -47,7 +49,7 @@ def elastic_store() -> Store:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who this process is."""
+    """The rank of this process and its device."""
 
     rank: int
     world: int
@@ -57,15 +59,17 @@ class Ranks:
 
     @classmethod
     def join(cls) -> Ranks:
-        """Meet the other ranks that the environment (our launcher, or torchrun) announces."""
+        """Join the other ranks, as described by the environment (set by our launcher or by
+        torchrun). Raises BadRequest if there are more ranks than GPUs."""
         world = int(os.environ.get("WORLD_SIZE", "1"))
         rank = int(os.environ.get("RANK", "0"))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if torch.cuda.is_available():
-            if local_rank >= torch.cuda.device_count():
+            if local_rank >= (gpus := torch.cuda.device_count()):
                 raise BadRequest(
-                    f"{local_world} ranks but {torch.cuda.device_count()} GPUs: lower --ranks"
+                    f"{local_world} ranks need a GPU each, and there are {gpus}: "
+                    f"lower --ranks to {gpus}"
                 )
             device = torch.device("cuda", local_rank)
             torch.cuda.set_device(device)
@@ -74,14 +78,11 @@ class Ranks:
             torch.set_num_threads(max(1, usable_cores() // local_world))
         if world > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            file = os.environ.get(RENDEZVOUS_FILE)
+            meeting: dict[str, Any] = {"init_method": f"file://{file}" if file else "env://"}
             if ELASTIC in os.environ:
-                dist.init_process_group(
-                    backend, store=elastic_store(), rank=rank, world_size=world, timeout=PATIENCE
-                )
-            else:
-                meeting = os.environ.get(RENDEZVOUS_FILE)
-                where = f"file://{meeting}" if meeting else "env://"
-                dist.init_process_group(backend, init_method=where, rank=rank, world_size=world)
+                meeting = {"store": elastic_store(), "timeout": PATIENCE}
+            dist.init_process_group(backend, rank=rank, world_size=world, **meeting)
         return cls(rank, world, local_rank, local_world, device)
 
     @property
@@ -99,7 +100,7 @@ class Ranks:
         return numbers
 
     def largest(self, numbers: list[int]) -> list[int]:
-        """For each place of a list, the largest number that any rank has there."""
+        """For each index of the list, the largest number that any rank has there."""
         if self.world == 1:
             return numbers
         tensor = torch.tensor(numbers, dtype=torch.int64)
@@ -111,7 +112,7 @@ class Ranks:
         return self.largest([number if self.first else -(1 << 62)])[0]
 
     def meet(self) -> None:
-        """Go on when all ranks are here."""
+        """Wait until all ranks are here."""
         self.largest([0])
 
     def share_buffers(self, model: nn.Module) -> None:
@@ -121,18 +122,18 @@ class Ranks:
                 dist.broadcast(buffer, 0)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The network with gradients averaged over the ranks."""
+        """The model with gradients averaged over the ranks."""
         if self.world == 1:
             return model
         ids = [self.local_rank] if self.device.type == "cuda" else None
-        # Running statistics are rank 0's: shared where they are read, in evaluations, not sent
-        # around every step.
+        # Only rank 0's running statistics count. They are shared before evaluations, not in every
+        # step.
         return DistributedDataParallel(
             model, device_ids=ids, gradient_as_bucket_view=True, forward_sync_buffers=False
         )
 
     def watch_exchange(self, wrapped: nn.Module, spans: Spans) -> GradientExchange | None:
-        """Measure how long gradients travel; to be called before the first backward pass."""
+        """Meters the gradient exchange from the first backward pass on; None for one rank."""
         if not isinstance(wrapped, DistributedDataParallel):
             return None
         return GradientExchange(spans, wrapped)
@@ -141,66 +142,65 @@ class Ranks:
         """Let DDP decide on its buckets before the first real step.
 
         DDP reorders its buckets after its first backward pass. With three or more ranks that
-        changes the order of summation, so a resumed run would differ in the last bit from one
-        that was never interrupted. One pass over blank images, undone afterwards, puts that
-        moment before step 1 of every attempt.
+        changes the order of summation, so a resumed run would differ in the last bit from one that
+        was never interrupted. Two passes over blank images, undone afterwards, make this happen
+        before step 1 of every attempt.
         """
         if self.world == 1:
             return
-        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        blank = torch.zeros(2, 3, image_size, image_size, device=self.device)
-        for _ in range(2):
-            wrapped(blank).sum().backward()
-            wrapped.zero_grad(set_to_none=True)
-        model.load_state_dict(before)
+        blank = blank_images(image_size, self.device)
+        with buffers_restored(model):
+            for _ in range(2):
+                wrapped(blank).sum().backward()
+                wrapped.zero_grad(set_to_none=True)
 
 
 class Agreement:
-    """All ranks answer the same question, about twice a second and at least every few steps.
+    """A vote of all ranks, about twice a second and at least every few steps.
 
-    `poll` is called at the same points by all ranks and runs a collective only when its turn has
-    come; rank 0's clock decides when the next turn is, and that decision travels in the same
-    collective. Each rank puts its events on disk before it takes part: once ranks have met, every
-    step before this point is on record, and a checkpoint taken here can never be ahead of it.
+    All ranks call `poll` at the same points; it runs a collective only at some of them. Rank 0's
+    clock decides when the next one is, and that decision travels in the same collective. Each rank
+    writes its events to disk before it takes part. So once ranks have met, every step before this
+    point is on record, and a checkpoint taken here is never ahead of the events.
     """
 
-    def __init__(self, ranks: Ranks, before_meeting: Callable[[], object]) -> None:
-        self._ranks = ranks
-        self._before_meeting = before_meeting
-        self._polls = 0
-        self._skip = self._next = 0
-        self._met_at = time.monotonic()
-        self._met_poll = 0
+    def __init__(
+        self,
+        ranks: Ranks,
+        before_meeting: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ranks, self._clock, self._before_meeting = ranks, clock, before_meeting
+        self.meet_next()
         self.met = False
         """Whether the ranks met at the latest poll."""
         self.due = False
-        """Whether they agreed there to save."""
+        """Whether the ranks agreed there to save."""
 
     def meet_next(self) -> None:
-        """Meet at the very next poll: from here on polls come at another pace."""
-        self._skip, self._next = 0, self._polls
-        self._met_at, self._met_poll = time.monotonic(), self._polls
+        """Meet at the next poll: from here on polls come at another rate."""
+        self._skip = self._polls = 0
+        self._met_at = self._clock()
 
-    def poll(self, wish: int, due: bool = False) -> int:
-        """The most urgent wish of any rank, and whether rank 0 finds that a save is due. The same
-        answer on every rank."""
+    def poll(self, vote: int, due: bool = False) -> int:
+        """The highest vote of any rank, the same on every rank; 0 if the ranks do not meet here.
+        Sets `due` if a save is due on rank 0."""
         self.due = False
         if self._ranks.world == 1:
             self.met, self.due = True, due
-            return wish
+            return vote
         self._polls += 1
-        self.met = self._polls > self._next
+        self.met = self._polls > self._skip
         if not self.met:
             return 0
         self._before_meeting()
-        now = time.monotonic()
-        pace = (self._polls - self._met_poll) / max(now - self._met_at, 1e-6)
-        # The first steps tell little of the pace: a pause at most doubles.
-        skip = min(int(pace * SECONDS_BETWEEN_MEETINGS), 2 * self._skip + 1)
+        now = self._clock()
+        polls_per_s = self._polls / max(now - self._met_at, 1e-6)
+        # The rate of the first steps is not typical: the interval at most doubles.
+        skip = min(int(polls_per_s * SECONDS_BETWEEN_MEETINGS), 2 * self._skip + 1)
         skip = min(skip, STEPS_BETWEEN_MEETINGS - 1)
-        said = (skip, int(due)) if self._ranks.first else (0, 0)
-        agreed, skip, save = self._ranks.largest([wish, *said])
+        proposal = (skip, int(due)) if self._ranks.first else (0, 0)
+        agreed, self._skip, save = self._ranks.largest([vote, *proposal])
         self.due = bool(save)
-        self._met_at, self._met_poll = now, self._polls
-        self._skip, self._next = skip, self._polls + skip
+        self._met_at, self._polls = now, 0
         return agreed

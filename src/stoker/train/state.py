@@ -1,6 +1,6 @@
-"""Everything that training changes, in one place: what a checkpoint holds.
+"""Everything that training changes, in one place: the content of a checkpoint.
 
-Invariant: (recipe, dataset, this state) decide the rest of a run; there is nothing else.
+Invariant: the recipe, the dataset and this state decide the rest of a run; nothing else does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stoker.train.optim import MovingAverage, build_optimizer
 
 @dataclass
 class TrainState:
-    """Network, optimiser, moving average, loss scaler, and how far the run has come."""
+    """Model, optimiser, moving average, loss scaler, and the position of the run."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -34,6 +34,7 @@ class TrainState:
 
     @classmethod
     def fresh(cls, recipe: Recipe, model: nn.Module, device: torch.device) -> TrainState:
+        """The state at the start of a run."""
         return cls(
             model,
             build_optimizer(recipe, model),
@@ -43,11 +44,11 @@ class TrainState:
 
     @property
     def evaluated_model(self) -> nn.Module:
-        """The weights whose accuracy counts."""
+        """The model whose accuracy is measured: the moving average, if there is one."""
         return self.ema.model if self.ema else self.model
 
     def snapshot(self, facts: dict[str, Any]) -> Snapshot:
-        """A copy of the state, with what a reader must know to use it."""
+        """A copy of the state, with the facts that a reader needs to use it."""
         return Snapshot(
             weights=copied(self.model.state_dict()),
             ema=copied(self.ema.model.state_dict()) if self.ema else {},
@@ -65,13 +66,13 @@ class TrainState:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become what a checkpoint says."""
+        """Load the state of a checkpoint."""
         self.model.load_state_dict(snapshot.weights)
         if self.ema:
             self.ema.model.load_state_dict(snapshot.ema)
-        # The recipe says how weights move, on this device; the checkpoint how they have moved.
-        saved, kept = snapshot.state["optimizer"], ("params", "lr")
-        own = [{k: g[k] for k in g.keys() - kept} for g in self.optimizer.param_groups]
+        # Settings such as weight decay come from the recipe, momentum from the checkpoint.
+        saved, from_checkpoint = snapshot.state["optimizer"], ("params", "lr")
+        own = [{k: g[k] for k in g.keys() - from_checkpoint} for g in self.optimizer.param_groups]
         groups = [{**old, **new} for old, new in zip(saved["param_groups"], own, strict=True)]
         self.optimizer.load_state_dict({**saved, "param_groups": groups})
         if snapshot.state["scaler"]:

@@ -1,9 +1,9 @@
 """One step of the optimiser: data -> device -> forward -> backward -> optimiser.
 
 Invariants: a step is a function of the state and the position: the learning rate, the crops, the
-mixing and the dropout are all counted from it. Nothing touches the weights before the gradient of
-the whole batch is known to be finite. A rank without memory takes part in the exchange all the same
-and spoils it, so that all ranks learn of it at the same point.
+mixing and the dropout all follow from the position. The weights do not change before the gradient
+of the whole batch is known to be finite. A rank that runs out of memory still takes part in the
+gradient exchange, with a gradient of NaN: so all ranks learn of it at the same step.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ from stoker.train.device import seed_device
 from stoker.train.evaluate import hits
 from stoker.train.mixing import apply_mix, draw_mix, partners
 from stoker.train.optim import set_learning_rate
+from stoker.train.passes import blank_images, forward
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 
-AMP_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NO_MEMORY = (torch.OutOfMemoryError, MemoryError)
-BLANK_IMAGES = 2
 
 
 @dataclass
 class Step:
-    """How this rank makes its part of a step."""
+    """This rank's part of a step."""
 
     recipe: Recipe
     timeline: Timeline
@@ -56,19 +55,19 @@ class Step:
     remedies: Remedies
     spans: Spans = field(default_factory=Spans)
     exchange: GradientExchange | None = None
-    starved_at: int | None = None
-    """The first step in which this rank ran out of memory."""
 
     def __post_init__(self) -> None:
-        # torch.compile wraps once more; what it wrapped is the same module.
+        self.out_of_memory_step: int | None = None
+        """The first step in which this rank ran out of memory."""
+        # torch.compile wraps the module once more.
         self.ddp = getattr(self.wrapped, "_orig_mod", self.wrapped)
         self.micro_batch = self.remedies.micro_batch(self.recipe)
         self.sentinel = Sentinel(self.ranks.device)
         self.loaded: Loaded | None = None
 
     def __call__(self, loaded: Loaded) -> Tensor:
-        """Make the step; loss, top-1 and top-5 hits summed over this rank's images, and the norm
-        of the gradient."""
+        """Make the step. Returns the loss and the top-1 and top-5 hits, summed over this rank's
+        images, and the norm of the gradient. Raises Trouble that all ranks agree on."""
         state, batch = self.state, loaded.batch
         self.loaded = loaded
         faults.at_step(batch.step)
@@ -79,93 +78,92 @@ class Step:
         set_learning_rate(state.optimizer, rate * self.remedies.rate(batch.position))
         state.optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
-        starved = False
-        share = len(loaded.labels)
-        for begin, end in pairwise(micro_cuts(share, self.micro_batch)):
+        out_of_memory = False
+        for begin, end in pairwise(micro_cuts(len(loaded.labels), self.micro_batch)):
             try:
                 sums[:3] += self.micro_step(loaded, begin, end)
             except NO_MEMORY:
-                starved = True
-            if starved:
-                self.starved_at = batch.step if self.starved_at is None else self.starved_at
+                out_of_memory = True
+            if out_of_memory:  # handled here, where the exception no longer holds tensors
+                if self.out_of_memory_step is None:
+                    self.out_of_memory_step = batch.step
                 self.poison_gradient(batch.image_size)
                 break
         with self.spans("optimiser"):
-            sums[3] = self.update(JudgedStep(batch.step, sums, starved))
+            sums[3] = self.update(JudgedStep(batch.step, sums, out_of_memory))
         state.position, state.step = batch.end, batch.step + 1
         return sums
 
-    def held_at_once(self, batch: Batch) -> list[int]:
-        """How many images of a batch this rank's model sees at once, in order."""
+    def micro_batch_sizes(self, batch: Batch) -> list[int]:
+        """Images in each micro-batch of this rank's share of a batch, in order."""
         edges = cuts(batch.size, self.ranks.world)
         share = edges[self.ranks.rank + 1] - edges[self.ranks.rank]
         return [end - begin for begin, end in pairwise(micro_cuts(share, self.micro_batch))]
 
     def micro_step(self, loaded: Loaded, begin: int, end: int) -> Tensor:
-        """Forward and backward over some of the rank's images."""
+        """Forward and backward over one micro-batch; the sums of its loss, top-1 and top-5."""
         spans, batch = self.spans, loaded.batch
         with spans("to_device"):
             images = self.to_input(loaded.images[begin:end])
             labels = torch.from_numpy(loaded.labels[begin:end]).to(self.ranks.device)
         with self.exchange_gradients(end == len(loaded.labels)):
             with spans("forward"):
-                logits, losses = self.forward(images, labels, loaded, begin, end)
+                logits, losses = self.losses(images, labels, loaded, begin, end)
                 losses = faults.reach("loss", losses)
             with spans("backward"):
-                # DDP averages over ranks: scaled so that the result is the mean over the
-                # batch, whatever each rank and micro-batch holds of it.
+                # DDP averages over ranks. This scale makes the result the mean over the whole
+                # batch, however the batch is divided into ranks and micro-batches.
                 loss = losses.sum() * (self.ranks.world / batch.size)
                 self.state.scaler.scale(loss).backward()
         with torch.no_grad():
             best, five = hits(logits.detach(), labels)
             return torch.stack([losses.detach().sum().double(), best.double(), five.double()])
 
-    def forward(
+    def losses(
         self, images: Tensor, labels: Tensor, loaded: Loaded, begin: int, end: int
     ) -> tuple[Tensor, Tensor]:
-        """Logits, and the loss of each image."""
+        """The logits and the loss of each image."""
         recipe, device = self.recipe, self.ranks.device
         samples, epochs = loaded.samples[begin:end], loaded.epochs[begin:end]
         mix = draw_mix(recipe, loaded.batch.image_size, samples, epochs, device)
-        with torch.autocast(device.type, AMP_TYPES.get(recipe.amp), recipe.amp in AMP_TYPES):
-            logits = self.wrapped(apply_mix(mix, images))
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = forward(self.wrapped, apply_mix(mix, images), recipe.amp)
         smoothing = recipe.label_smoothing
         losses = cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
         if mix is not None:
-            others = labels[partners(len(labels), device)]
-            away = cross_entropy(logits, others, reduction="none", label_smoothing=smoothing)
-            losses = mix.share * losses + (1 - mix.share) * away
+            mixed_in = labels[partners(len(labels), device)]
+            others = cross_entropy(logits, mixed_in, reduction="none", label_smoothing=smoothing)
+            losses = mix.share * losses + (1 - mix.share) * others
         return logits, losses
 
     def exchange_gradients(self, last: bool) -> AbstractContextManager[None]:
-        """Ranks exchange gradients with the last micro-batch only."""
+        """The context of one micro-batch: ranks exchange gradients with the last one only."""
         if last or not isinstance(self.ddp, DistributedDataParallel):
             return nullcontext()
         return self.ddp.no_sync()
 
     def poison_gradient(self, image_size: int) -> None:
-        """Take part in the others' exchange with a gradient that nobody can mistake for a good
-        one. (A rank that ran out of memory within the exchange itself cannot: it fails.)"""
+        """Take part in the gradient exchange with a gradient of NaN. (A rank that runs out of
+        memory during the exchange itself cannot do this: it fails.)"""
         self.state.optimizer.zero_grad(set_to_none=True)
         if self.ranks.device.type == "cuda":
             torch.cuda.empty_cache()
-        blank = torch.zeros(BLANK_IMAGES, 3, image_size, image_size, device=self.ranks.device)
+        blank = blank_images(image_size, self.ranks.device)
         (self.ddp(blank).sum() * float("nan")).backward()
 
-    def update(self, seen: JudgedStep) -> Tensor:
-        """Move the weights, then their average, if the gradient is one; its norm."""
+    def update(self, step: JudgedStep) -> Tensor:
+        """Update the weights, then their moving average; the norm of the gradient. Raises Trouble,
+        before the weights change, if the gradient is not finite."""
         state = self.state
         state.scaler.unscale_(state.optimizer)
         params = [p for p in state.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
         if self.guards:
-            self.sentinel.see(seen, norm)
+            self.sentinel.see(step, norm)
             self.raise_agreed_trouble(self.sentinel.bad())
         if self.recipe.clip_grad:
             nn.utils.clip_grads_with_norm_(params, self.recipe.clip_grad, norm)
         if self.guards and self.ranks.device.type == "cuda":
-            # A fused optimiser reads this on the device, and leaves the weights alone.
+            # A fused optimiser reads this on the device and then does not change the weights.
             state.optimizer.found_inf = norm.isfinite().logical_not().float()  # type: ignore[attr-defined]
         state.scaler.step(state.optimizer)
         state.scaler.update()
@@ -175,19 +173,19 @@ class Step:
 
     @property
     def guards(self) -> bool:
-        """Whether a gradient that is not finite is trouble. With fp16 it is the scaler's daily
-        bread: it skips the step by itself, and the losses tell whether that goes on."""
+        """Whether a gradient that is not finite is trouble. With fp16 it is expected: the scaler
+        skips the step, and the losses show whether that continues."""
         return not self.state.scaler.is_enabled()
 
     def raise_agreed_trouble(self, bad: JudgedStep | None) -> None:
-        """Raise what all ranks have seen: the same on each of them."""
+        """Raise Trouble about a bad step, with the same cause on every rank."""
         if bad is None:
             return
         number = self.ranks.rank + 1
         own_is_bad = not bool(bad.sums[:3].isfinite().all())
-        starved, culprit = self.ranks.largest([bad.starved * number, own_is_bad * number])
-        if starved:
-            raise Trouble(MEMORY, bad.step, f"on rank {starved - 1}")
+        no_memory, culprit = self.ranks.largest([bad.starved * number, own_is_bad * number])
+        if no_memory:
+            raise Trouble(MEMORY, bad.step, f"on rank {no_memory - 1}")
         if self.recipe.on_divergence != "off":
             whose = f" of rank {culprit - 1}" if culprit and self.ranks.world > 1 else ""
             raise Trouble(
@@ -195,7 +193,7 @@ class Step:
             )
 
     def evidence(self) -> dict[str, Any]:
-        """What this rank had in hands: the rate, the largest gradients, the samples."""
+        """This rank's learning rate, largest gradient norms and samples, for the record."""
         named = self.state.model.named_parameters()
         norms = {name: float(p.grad.norm()) for name, p in named if p.grad is not None}
         largest = sorted(norms, key=lambda name: (norms[name] == norms[name], -norms[name]))

@@ -1,4 +1,4 @@
-"""Bytes become the network's input, and chance is seeded, as the plainest code would do it."""
+"""Bytes become the model's input, and chance is seeded, as the plainest code would do it."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
+from stoker.data.loading.loader import Loader
+from stoker.data.loading.order import InOrder
 from stoker.data.packing.pack import pack
 from stoker.train.evaluate import Accuracy, Evaluator, hits
 from stoker.train.model.build import ResNet9
@@ -56,7 +58,7 @@ class TestHits:
         found = counted(torch.tensor([values]).float(), torch.tensor([label]))
         assert found == (int(place < 1), int(place < 5))
 
-    def test_a_network_that_says_the_same_of_every_class_is_right_for_class_0_only(self) -> None:
+    def test_a_model_that_says_the_same_of_every_class_is_right_for_class_0_only(self) -> None:
         logits = torch.full((9, 9), 0.3)
         assert counted(logits, torch.arange(9)) == (1, 5)
         assert counted(logits, torch.zeros(9, dtype=torch.int64)) == (9, 9)
@@ -69,7 +71,7 @@ class TestHits:
         assert counted(logits, labels) == (right, 20)
 
     @pytest.mark.parametrize("classes", [2, 4, 5, 100])
-    def test_a_network_that_answers_nan_is_never_right(self, classes: int) -> None:
+    def test_a_model_that_answers_nan_is_never_right(self, classes: int) -> None:
         logits = torch.full((8, classes), NAN)
         assert counted(logits, torch.arange(8) % classes) == (0, 0)
 
@@ -100,16 +102,16 @@ MakeEvaluator = Callable[..., Evaluator]
 
 @pytest.fixture
 def evaluator(dataset: Dataset) -> Iterator[MakeEvaluator]:
-    made: list[Evaluator] = []
+    loaders: list[Loader] = []
 
     def make(ranks: Ranks | None = None, batch_size: int = 8) -> Evaluator:
         split, view = dataset.split("val"), View(crop_pct=1.0)
-        made.append(Evaluator(split, view, ranks or rank(), batch_size=batch_size, threads=1))
-        return made[-1]
+        loaders.append(Loader(split, InOrder(), view, threads=1))
+        return Evaluator(loaders[-1], ranks or rank(), batch_size)
 
     yield make
-    for one in made:
-        one.close()
+    for loader in loaders:
+        loader.close()
 
 
 def to_input(images: np.ndarray) -> Tensor:
@@ -117,8 +119,8 @@ def to_input(images: np.ndarray) -> Tensor:
 
 
 @pytest.fixture
-def network() -> nn.Module:
-    """A network with an opinion on every image and running statistics of its own."""
+def model() -> nn.Module:
+    """A model with an opinion on every image and running statistics of its own."""
     torch.manual_seed(3)
     model = ResNet9(CLASSES, width=4)
     with torch.no_grad():
@@ -129,15 +131,15 @@ def network() -> nn.Module:
 
 class TestEvaluator:
     def test_counts_what_one_pass_over_all_images_counts(
-        self, dataset: Dataset, evaluator: MakeEvaluator, network: nn.Module
+        self, dataset: Dataset, evaluator: MakeEvaluator, model: nn.Module
     ) -> None:
         split = dataset.split("val")
         pixels = [np.frombuffer(split.bytes_of(i), np.uint8)[-432:] for i in range(len(split))]
         images = np.stack(pixels).reshape(-1, 12, 12, 3)
         with torch.no_grad():
-            logits = network.eval()(to_input(images))
+            logits = model.eval()(to_input(images))
         labels = torch.from_numpy(split.labels)
-        found = evaluator().run(network, 12, to_input)
+        found = evaluator().run(model, 12, to_input)
         assert found is not None
         top5 = int((logits.topk(5).indices == labels[:, None]).sum())
         assert 0 < top5 < 21
@@ -146,10 +148,10 @@ class TestEvaluator:
 
     @pytest.mark.parametrize("batch_size", [1, 7, 50, 1000])
     def test_counts_the_same_at_any_batch_size(
-        self, evaluator: MakeEvaluator, network: nn.Module, batch_size: int
+        self, evaluator: MakeEvaluator, model: nn.Module, batch_size: int
     ) -> None:
-        usual = evaluator(batch_size=8).run(network, 12, to_input)
-        found = evaluator(batch_size=batch_size).run(network, 12, to_input)
+        usual = evaluator(batch_size=8).run(model, 12, to_input)
+        found = evaluator(batch_size=batch_size).run(model, 12, to_input)
         assert usual is not None
         assert found is not None
         assert found.images == 21
@@ -157,29 +159,29 @@ class TestEvaluator:
         assert found.loss == pytest.approx(usual.loss, rel=1e-5)
         assert found.top1_share == found.top1 / 21
 
-    def test_counts_the_same_again(self, evaluator: MakeEvaluator, network: nn.Module) -> None:
+    def test_counts_the_same_again(self, evaluator: MakeEvaluator, model: nn.Module) -> None:
         same = evaluator()
-        assert same.run(network, 12, to_input) == same.run(network, 12, to_input)
+        assert same.run(model, 12, to_input) == same.run(model, 12, to_input)
 
     @pytest.mark.parametrize("training", [True, False])
-    def test_leaves_the_network_in_the_mode_it_was_in(
-        self, evaluator: MakeEvaluator, network: nn.Module, training: bool
+    def test_leaves_the_model_in_the_mode_it_was_in(
+        self, evaluator: MakeEvaluator, model: nn.Module, training: bool
     ) -> None:
-        network.train(training)
-        before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-        evaluator().run(network, 12, to_input)
-        assert network.training is training
-        assert all(torch.equal(now, before[name]) for name, now in network.state_dict().items())
+        model.train(training)
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        evaluator().run(model, 12, to_input)
+        assert model.training is training
+        assert all(torch.equal(now, before[name]) for name, now in model.state_dict().items())
 
     @pytest.mark.parametrize("turns", [0, 2])
-    def test_a_stop_leaves_no_count_and_the_network_as_it_was(
-        self, evaluator: MakeEvaluator, network: nn.Module, turns: int
+    def test_a_stop_leaves_no_count_and_the_model_as_it_was(
+        self, evaluator: MakeEvaluator, model: nn.Module, turns: int
     ) -> None:
         asked = iter([False] * turns + [True])
-        network.train()
-        assert evaluator().run(network, 12, to_input, lambda: next(asked)) is None
-        assert network.training
-        assert isinstance(evaluator().run(network, 12, to_input), Accuracy)
+        model.train()
+        assert evaluator().run(model, 12, to_input, lambda: next(asked)) is None
+        assert model.training
+        assert isinstance(evaluator().run(model, 12, to_input), Accuracy)
 
 
 class TestShares:
@@ -207,13 +209,13 @@ class TestShares:
 def test_images_are_shown_at_the_size_asked_for_whatever_is_stored(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", classes=2, images=2, val=3, size=(40, 30))
     stored = Dataset(pack(folder, tmp_path / "packed", workers=1))
-    judge = Evaluator(stored.split("val"), View(), rank(), batch_size=4, threads=1)
+    loader = Loader(stored.split("val"), InOrder(), View(), threads=1)
     shapes: list[tuple[int, ...]] = []
 
     def noted(images: np.ndarray) -> Tensor:
         shapes.append(images.shape)
         return to_input(images)
 
-    judge.run(ResNet9(2, width=2), 16, noted)
-    judge.close()
+    Evaluator(loader, rank(), 4).run(ResNet9(2, width=2), 16, noted)
+    loader.close()
     assert shapes == [(4, 16, 16, 3), (2, 16, 16, 3)]

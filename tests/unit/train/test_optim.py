@@ -17,7 +17,7 @@ RECIPES = {
 }
 
 
-def network() -> nn.Module:
+def small_model() -> nn.Module:
     torch.manual_seed(0)
     model = ResNet9(3, width=2)
     for weight in model.parameters():
@@ -38,7 +38,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 class TestDecay:
     @pytest.mark.parametrize("name", RECIPES)
     def test_shrinks_kernels_and_neither_biases_nor_norms(self, name: str) -> None:
-        model = network()
+        model = small_model()
         optimizer, before = build_optimizer(RECIPES[name], model), weights(model)
         set_learning_rate(optimizer, 0.5)
         step_without_gradient(optimizer, model)
@@ -50,13 +50,13 @@ class TestDecay:
 
     @pytest.mark.parametrize("name", RECIPES)
     def test_every_weight_has_one_place_in_the_optimiser(self, name: str) -> None:
-        model = network()
+        model = small_model()
         groups = build_optimizer(RECIPES[name], model).param_groups
         held = [id(weight) for group in groups for weight in group["params"]]
         assert sorted(held) == sorted(id(weight) for weight in model.parameters())
 
     def test_frozen_weights_are_left_out(self) -> None:
-        model = network()
+        model = small_model()
         for weight in model.features.parameters():  # type: ignore[union-attr]
             weight.requires_grad_(False)
         before = weights(model)
@@ -70,7 +70,7 @@ class TestDecay:
 class TestLearningRate:
     @pytest.mark.parametrize("name", RECIPES)
     def test_zero_moves_nothing(self, name: str) -> None:
-        model = network()
+        model = small_model()
         optimizer, before = build_optimizer(RECIPES[name], model), weights(model)
         set_learning_rate(optimizer, 0.0)
         for weight in model.parameters():
@@ -81,7 +81,7 @@ class TestLearningRate:
     def test_scales_the_step_of_every_weight(self) -> None:
         moves = []
         for rate in (0.1, 0.2):
-            model = network().double()
+            model = small_model().double()
             optimizer, before = build_optimizer(Recipe(weight_decay=0), model), weights(model)
             set_learning_rate(optimizer, rate)
             for weight in model.parameters():
@@ -92,7 +92,7 @@ class TestLearningRate:
             torch.testing.assert_close(moves[1][name], 2 * moves[0][name])
 
     def test_momentum_none_is_plain_gradient_descent(self) -> None:
-        model = network()
+        model = small_model()
         optimizer = build_optimizer(Recipe(momentum=0.0, weight_decay=0.0), model)
         before = weights(model)
         set_learning_rate(optimizer, 0.5)
@@ -105,7 +105,7 @@ class TestLearningRate:
 
 class TestMovingAverage:
     def test_begins_as_a_copy_of_its_own(self) -> None:
-        model = network()
+        model = small_model()
         average, before = MovingAverage(model, 0.9), weights(model)
         with torch.no_grad():
             for weight in model.parameters():
@@ -116,7 +116,7 @@ class TestMovingAverage:
         ("step", "decay"), [(0, 0.1), (1, 2 / 11), (40, 41 / 50), (2000, 0.99), (10**6, 0.99)]
     )
     def test_moves_faster_at_the_beginning(self, step: int, decay: float) -> None:
-        model = network().double()
+        model = small_model().double()
         average, old = MovingAverage(model, 0.99), weights(model)
         with torch.no_grad():
             for weight in model.parameters():
@@ -127,7 +127,7 @@ class TestMovingAverage:
             torch.testing.assert_close(now, decay * old[name] + (1 - decay) * new[name])
 
     def test_follows_the_running_statistics_and_copies_counts(self) -> None:
-        model = network()
+        model = small_model()
         average = MovingAverage(model, 0.5)
         for _ in range(3):
             model(torch.randn(4, 3, 8, 8) + 5)
@@ -137,8 +137,8 @@ class TestMovingAverage:
         torch.testing.assert_close(trailing.running_mean, norm.running_mean / 2)
         torch.testing.assert_close(trailing.running_var, (norm.running_var + 1) / 2)
 
-    def test_leaves_the_network_alone(self) -> None:
-        model = network()
+    def test_leaves_the_model_alone(self) -> None:
+        model = small_model()
         average, before = MovingAverage(model, 0.9), weights(model)
         average.update(model, 5)
         assert all(torch.equal(now, before[name]) for name, now in weights(model).items())

@@ -48,7 +48,7 @@ class TestAlone:
         assert ALONE.largest([5, -6]) == [5, -6]
         assert ALONE.from_first(7) == 7
 
-    def test_the_network_is_not_wrapped_nor_touched(self) -> None:
+    def test_the_model_is_not_wrapped_nor_touched(self) -> None:
         model = ResNet9(3, width=2)
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         assert ALONE.wrap(model) is model
@@ -56,17 +56,15 @@ class TestAlone:
         ALONE.share_buffers(model)
         assert all(torch.equal(now, before[name]) for name, now in model.state_dict().items())
 
-    def test_a_wish_is_granted_at_once_and_only_then(self) -> None:
+    def test_a_vote_counts_at_once_and_only_then(self) -> None:
         agreement = Agreement(ALONE, lambda: None)
-        assert [agreement.poll(wish) for wish in (False, True, False)] == [False, True, False]
+        assert [agreement.poll(vote) for vote in (False, True, False)] == [False, True, False]
         assert agreement.met
 
 
 SCRIPT = """
 import json, os, time
-from types import SimpleNamespace
 import torch
-import stoker.train.process_group
 from stoker.train.model.build import ResNet9
 from stoker.train.process_group import Agreement, Ranks
 
@@ -81,8 +79,7 @@ def flush():
     global flushed
     flushed += 1
 now = 100.0
-stoker.train.process_group.time = SimpleNamespace(monotonic=lambda: now)
-agreement, answers, met = Agreement(ranks, flush), [], []
+agreement, answers, met = Agreement(ranks, flush, clock=lambda: now), [], []
 while not (answers and answers[-1]) and len(answers) < 2000:
     time.sleep(0.002 * (1 + 2 * ranks.rank))
     now += 0.01
@@ -150,7 +147,9 @@ class TestTwo:
         assert [said["sum"] for said in two] == [[1, 2]] * 2
         assert [said["largest"] for said in two] == [[1, 0]] * 2
 
-    def test_stop_at_the_same_poll_when_one_of_them_wishes(self, two: list[dict[str, Any]]) -> None:
+    def test_stop_at_the_same_poll_when_one_of_them_votes_for_it(
+        self, two: list[dict[str, Any]]
+    ) -> None:
         assert two[0]["answers"] == two[1]["answers"]
         assert two[0]["met"] == two[1]["met"]
         assert len(two[0]["answers"]) > 20

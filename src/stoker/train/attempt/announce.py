@@ -1,4 +1,4 @@
-"""What a run writes down about itself: what it trains, how an attempt begins, how to use it."""
+"""What a run records at its start: the run itself, each attempt, and how to use its weights."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import torch
 
 from stoker.data.dataset import Dataset
 from stoker.measure.environment import attempt_environment, seconds_since_start
-from stoker.recipe.changes import CONSENT, HARMLESS, Change
+from stoker.recipe.changes import CONSENT, HARMLESS
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved
-from stoker.recipe.schedule import Timeline
 from stoker.recipe.summary import derived_line, warnings
 from stoker.run.directory import FORMAT, Run
 from stoker.survive.rehearsal import Rehearsed
 from stoker.survive.spot import PROVIDERS, provider_here
+from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import rank_and_host
-from stoker.train.model.build import Normalise
+from stoker.train.loaders import Prepared
 from stoker.train.process_group import Ranks
 
-AGREED = {HARMLESS: "", CONSENT: ", as agreed, from here on"}
+ALLOWED = {HARMLESS: "", CONSENT: ", as allowed, from here on"}
 
 
 def record_of(resolved: Resolved, dataset: Dataset, lanes: int) -> dict[str, Any]:
-    """What run.json says: enough to go on with the run on another machine."""
+    """The content of run.json: enough to continue the run on another machine."""
     return {
         "format": FORMAT,
         "recipe": resolved.name,
@@ -45,28 +45,26 @@ def record_of(resolved: Resolved, dataset: Dataset, lanes: int) -> dict[str, Any
 
 def announce(
     loop: Loop,
-    run: Run,
-    torn: list[str],
-    changed: list[Change],
-    rehearsed: Rehearsed | None,
-    began_s: float,
-    feeding: list[str],
+    inputs: AttemptInputs,
+    rehearsal: Rehearsed | None,
     link: tuple[float, float] | None,
 ) -> None:
-    """The event that begins an attempt: where it starts, what follows from the recipe here."""
+    """Write the `attempt` event: where the attempt starts, and what follows from the recipe on this
+    machine. `link`: bytes a second between machines, and CPU seconds for each byte."""
     recipe, timeline, ranks, state = loop.step.recipe, loop.timeline, loop.ranks, loop.state
+    events, run = loop.records.events, inputs.run
     derived = derived_line(recipe, timeline, ranks.world, loop.step.micro_batch)
     notes = [
         *warnings(recipe, timeline),
         *idle_gpus(ranks),
-        *split_otherwise(run, derived),
+        *split_note(run, derived),
         *lost_ranks(run),
-        *(f"changed: {change}{AGREED[change.kind]}" for change in changed),
+        *(f"changed: {change}{ALLOWED[change.kind]}" for change in inputs.changes),
         *(remedy.words() for remedy in loop.step.remedies.taken),
-        *slow_to_save(recipe, rehearsed),
-        *feeding,
+        *slow_to_save(recipe, rehearsal),
+        *inputs.prepared.fit.notes,
     ]
-    loop.events.write(
+    events.write(
         "attempt",
         position=state.position,
         step=state.step,
@@ -75,79 +73,79 @@ def announce(
         local_world=ranks.local_world,
         capacity=link[0] if link else None,
         send_cpu=link[1] if link else None,
-        loading_threads=loop.loader.threads,
+        loading_threads=loop.loaders.loader.threads,
         best=state.best,
-        torn=torn,
+        torn=inputs.torn,
         steps=timeline.steps,
         samples=timeline.samples,
-        classes=len(loop.saves.facts["classes"]),
+        classes=len(inputs.prepared.dataset.classes),
         epochs=timeline.epochs,
         unseen=timeline.unseen,
         derived=derived,
         warnings=notes,
-        startup_s=round(seconds_since_start() - began_s, 3),
+        startup_s=round(seconds_since_start() - inputs.began_s, 3),
         environment=attempt_environment(ranks.device),
     )
-    loop.events.flush()
+    events.flush()
 
 
-def usage_facts(
-    dataset: Dataset, recipe: Recipe, timeline: Timeline, normalise: Normalise
-) -> dict[str, Any]:
-    """What anyone needs to use the weights: classes, and how an image becomes an input."""
+def usage_facts(prepared: Prepared) -> dict[str, Any]:
+    """What a user of the weights needs: the classes, and how an image becomes an input."""
+    dataset, recipe = prepared.dataset, prepared.recipe
     return {
         "model": recipe.model,
         "classes": dataset.classes,
         "fingerprint": dataset.fingerprint,
         "recipe_digest": recipe.digest(),
         "input": {
-            "image_size": timeline.stretches[-1].image_size,
+            "image_size": prepared.timeline.stretches[-1].image_size,
             "crop_pct": recipe.crop_pct,
             "filter": "bilinear after power-of-two JPEG scaling",
-            **asdict(normalise),
+            **asdict(prepared.normalise),
         },
     }
 
 
-def split_otherwise(run: Run, derived: str) -> list[str]:
-    """A word where the attempt before split its batches in another way."""
-    before = [start["derived"] for start in run.starts()]
-    now, then = (line.split(";")[0] for line in (derived, before[-1] if before else derived))
-    if now == then or now.split(" =")[0] != then.split(" =")[0]:
+def split_note(run: Run, derived: str) -> list[str]:
+    """A note if the last attempt divided the same batches differently."""
+    starts = run.starts()
+    last = starts[-1]["derived"] if starts else derived
+    now, before = (line.split(";")[0] for line in (derived, last))
+    if now == before or now.split(" =")[0] != before.split(" =")[0]:
         return []
-    return [f"{then} before: the batches are the same, BatchNorm sees other groups of them"]
+    return [f"before: {before}; the batches are the same, but BatchNorm sees other groups of them"]
 
 
 def lost_ranks(run: Run) -> list[str]:
-    """Ranks of the attempt before that left without a word, where others did not."""
+    """A note about ranks of the last attempt that left no `end` event while others did."""
     attempts = [a for a in run.attempts() if run.start_of(a) is not None]
     if not attempts:
         return []
     events = {
         rank: list(run.attempt_events(attempts[-1], rank)) for rank in run.ranks(attempts[-1])
     }
-    silent = [rank for rank, said in events.items() if said and said[-1]["kind"] != "end"]
+    silent = [rank for rank, lines in events.items() if lines and lines[-1]["kind"] != "end"]
     if not silent or len(silent) == len(events):
         return []
     names = [rank_and_host(rank, events[rank]) for rank in silent]
-    return [f"lost in the attempt before: {', '.join(names)}"]
+    return [f"lost in the last attempt: {', '.join(names)}"]
 
 
 def idle_gpus(ranks: Ranks) -> list[str]:
-    """A word about GPUs that nobody uses."""
+    """A note about GPUs that are not used."""
     present = torch.cuda.device_count()
     if present <= ranks.local_world:
         return []
-    return [f"{present} GPUs here, {ranks.local_world} used: --ranks {present} uses all"]
+    return [f"{ranks.local_world} of {present} GPUs are used: --ranks {present} uses all"]
 
 
-def slow_to_save(recipe: Recipe, rehearsed: Rehearsed | None) -> list[str]:
-    """A word where a save hardly fits between a stop signal and the end of the machine."""
+def slow_to_save(recipe: Recipe, rehearsal: Rehearsed | None) -> list[str]:
+    """A note if a save takes more than half of the time that a stop signal leaves."""
     provider = provider_here(recipe.spot_notice)
     grace = min(recipe.grace, PROVIDERS[provider].warning_s if provider else recipe.grace)
-    if rehearsed is None or rehearsed.seconds <= grace / 2:
+    if rehearsal is None or rehearsal.seconds <= grace / 2:
         return []
     return [
-        f"a save takes {rehearsed.seconds:.0f} s, and only {grace:.0f} s lie between a stop signal "
-        "and the end of the machine: a faster disk for --run, or a longer --grace"
+        f"a save takes {rehearsal.seconds:.0f} s, and a stop signal leaves only {grace:.0f} s "
+        "until the machine ends: put --run on a faster disk, or raise --grace"
     ]

@@ -1,4 +1,7 @@
-"""The parts of an attempt, put together with the state of the newest checkpoint."""
+"""Builds the loop of an attempt, with the state of the newest checkpoint.
+
+Invariant: every rank takes the same path here, so that ranks meet at the same points.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +10,32 @@ import os
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from stoker.chance import seed_of
-from stoker.errors import INTERRUPTED, STEPPED_ASIDE, BadRequest, StokerError
+from stoker.errors import BadRequest, StokerError
 from stoker.faults import reach
 from stoker.fleet.launcher import ELASTIC
 from stoker.measure.clocks import clock_of
 from stoker.measure.spans import Spans
 from stoker.measure.trials.link import measure_send_rate
-from stoker.recipe.changes import Change
-from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline
 from stoker.recipe.summary import warmup_steps
-from stoker.run.directory import Run
 from stoker.run.events import Events
-from stoker.survive.checkpoint import Snapshot
-from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.divergence import LossWatch
-from stoker.survive.rehearsal import Reader, Rehearsed, rehearse
+from stoker.survive.rehearsal import Rehearsed, rehearse
 from stoker.survive.remedies import Remedies
-from stoker.survive.stopping import StopRequest
 from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, bounded, stacks
 from stoker.train.attempt.announce import announce, usage_facts
-from stoker.train.attempt.loop import Loop
-from stoker.train.compile import WarmUp
+from stoker.train.attempt.end import INTERRUPTED, exit_interrupted, write_end
+from stoker.train.attempt.inputs import AttemptInputs
+from stoker.train.attempt.loop import Guards, Loop, Records
+from stoker.train.compile import Compilation
 from stoker.train.device import input_maker
-from stoker.train.loaders import Prepared, feed
-from stoker.train.process_group import Ranks
+from stoker.train.loaders import Loaders, build_loaders
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
 from stoker.train.records.verdicts import VerdictWatch
@@ -45,146 +43,126 @@ from stoker.train.state import TrainState
 from stoker.train.step import Step
 from stoker.train.trials.link_check import too_slow
 
-PROGRESS = (
-    "checkpoint",
-    "evaluation",
-    "compile",
-    "measuring",
-    "other",
-    "data",
-    "to_device",
-    "forward",
-    "backward",
-    "optimiser",
-)
-"""The parts of a step in the order in which a rank comes to them."""
-PATIENCE_SHARE = 0.25
-"""Share of the grace period for which ranks that wish to stop wait for a batch."""
+BETWEEN_STEPS = ("checkpoint", "evaluation", "compile", "measuring", "other")
+PROGRESS = (*BETWEEN_STEPS, "data", "to_device", "forward", "backward", "optimiser")
+"""The parts of a step, in the order in which a rank reaches them."""
 
 
-@dataclass
-class AttemptInputs:
-    """What one attempt is made of, before it begins."""
-
-    prepared: Prepared
-    run: Run
-    ranks: Ranks
-    events: Events
-    stop: StopRequest
-    attempt: int
-    changed: list[Change]
-    reader: Reader | None = None
-    began_s: float = 0.0
-    """When in the life of this process the attempt began."""
-    yes: bool = False
-    """Train also where the network is too slow for it."""
-
-    def __post_init__(self) -> None:
-        keep = self.prepared.recipe.keep_checkpoints
-        self.checkpoints = Checkpoints(self.run.path, keep)
-        self.newest: Snapshot | None = None
-        self.torn: list[str] = []
-
-    def find_newest(self) -> None:
-        """Look for the newest checkpoint; rank 0 puts things in order before the others look."""
-        if self.ranks.first:
-            self.newest, self.torn = self.checkpoints.recover()
-        self.ranks.meet()
-        if not self.ranks.first:
-            self.newest, self.torn = self.checkpoints.newest()
-
-
-def assemble(parts: AttemptInputs) -> Loop:
-    """Everything the loop needs, with the state of the newest checkpoint."""
-    prepared, run, ranks, events = parts.prepared, parts.run, parts.ranks, parts.events
-    recipe, model, stop = prepared.recipe, prepared.model, parts.stop
+def assemble(inputs: AttemptInputs) -> Loop:
+    """The loop of an attempt, ready to run. Raises StokerError if the attempt cannot begin."""
     reach("starting")
+    facts = usage_facts(inputs.prepared)
+    step = build_step(inputs)
+    rehearsal = rehearse_save(inputs, step.state, facts)
+    link = check_link(inputs, step)
+    guards = build_guards(inputs, step)
+    loop = Loop(
+        step,
+        build_compilation(inputs, step),
+        open_loaders(inputs),
+        guards,
+        build_records(inputs, step, guards, facts),
+    )
+    announce(loop, inputs, rehearsal, link)
+    if rehearsal:
+        loop.records.saves.set_interval(rehearsal.busy_s)
+    loop.begin()
+    return loop
+
+
+def build_step(inputs: AttemptInputs) -> Step:
+    """The step, with the newest checkpoint. Raises StokerError if ranks see different files."""
+    prepared, ranks, run = inputs.prepared, inputs.ranks, inputs.run
+    recipe, model = prepared.recipe, prepared.model
     state = TrainState.fresh(recipe, model, ranks.device)
     spans = Spans(clock_of(ranks.device))
     wrapped = ranks.wrap(model)
     exchange = ranks.watch_exchange(wrapped, spans)
     ranks.settle(wrapped, model, prepared.timeline.stretches[0].image_size)
-    facts = usage_facts(prepared.dataset, recipe, prepared.timeline, prepared.normalise)
-    if parts.newest:
-        state.restore(parts.newest)
+    if inputs.newest:
+        state.restore(inputs.newest)
     remedies = Remedies(run.path)
-    name = parts.newest.name if parts.newest else ""
-    seen = seed_of(name, *run.base(), *map(repr, remedies.taken)) >> 2
-    if ranks.from_first(seen) != seen:
-        raise StokerError(f"ranks see different files in {run.path}: is it one shared disk?")
-    rehearsed = rehearsal(parts, state.snapshot(facts)) if parts.reader else None
-    parts.newest = None  # as large as the network: let it go
-    ranks.meet()
+    name = inputs.newest.name if inputs.newest else ""
+    fingerprint = seed_of(name, *run.base(), *map(repr, remedies.taken)) >> 2
+    if ranks.from_first(fingerprint) != fingerprint:
+        raise StokerError(
+            f"ranks see different files in {run.path}: put --run on a disk that all machines share"
+        )
     timeline = Timeline.of(recipe, len(prepared.split), *run.base())
     if recipe.compile:
-        # Each shape by itself: a graph for "any size" would depend on which sizes came before.
+        # Each shape by itself: a graph for any size would depend on the sizes that came before.
         wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
     to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last)
-    step = Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
+    return Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
+
+
+def rehearse_save(
+    inputs: AttemptInputs, state: TrainState, facts: dict[str, Any]
+) -> Rehearsed | None:
+    """Save once and read it back, on rank 0 of a run without checkpoints; None otherwise."""
+    checkpoints, rehearsal = inputs.checkpoints, None
+    if inputs.reader and not inputs.newest:
+        copies = checkpoints.keep + 1
+        rehearsal = rehearse(checkpoints.folder, state.snapshot(facts), inputs.reader, copies)
+    inputs.newest = None  # as large as the model, and no longer needed
+    inputs.ranks.meet()
+    return rehearsal
+
+
+def check_link(inputs: AttemptInputs, step: Step) -> tuple[float, float] | None:
+    """Bytes a second that this rank can send to another machine, and CPU seconds for each byte;
+    None if all ranks are on one machine. Raises BadRequest if a new run would wait too long."""
+    ranks = inputs.ranks
     link = measure_send_rate(ranks.world) if ranks.world > ranks.local_world else None
-    # A yes of one node counts for all, and a run that has begun is not asked.
-    if (
-        link
-        and not any(ranks.largest([int(parts.yes), len(run.starts())]))
-        and (words := too_slow(step, *link))
-    ):
-        raise BadRequest(words)
-    chance = math.log(max(len(prepared.dataset.classes), 2))
-    after_warm_up = timeline.stretches[0].first_step + warmup_steps(recipe, timeline)
-    watched = recipe.on_divergence != "off"
-    losses = LossWatch(chance if watched else math.inf, after_warm_up)
-    log = StepLog(events, losses.add)
-    watchdog = watchdog_of(recipe, ranks, events, run.attempt_path(parts.attempt), step)
-    saves = Saves(recipe, state, parts.checkpoints, facts, events, log, ranks.first, watchdog.touch)
-    lanes = run.record["lanes"] if run.exists else prepared.lanes
-    feeding = feed(prepared, lanes, ranks, lambda words: events.write("note", words=words))
-    loop = Loop(
-        timeline=timeline,
-        ranks=ranks,
-        state=state,
-        step=step,
-        warm_up=WarmUp(step, stop, leave=lambda: leave_at_once(events, stop, state)),
-        loader=feeding.loader,
-        evaluator=feeding.evaluator,
-        eval_every=recipe.eval_every,
-        saves=saves,
-        log=log,
-        losses=losses,
-        events=events,
-        stop=stop,
-        watchdog=watchdog,
-        watch=VerdictWatch(run, parts.attempt, events, step),
-        patience_s=PATIENCE_SHARE * recipe.grace,
-    )
-    announce(loop, run, parts.torn, parts.changed, rehearsed, parts.began_s, feeding.notes, link)
-    if rehearsed:
-        saves.set_interval(rehearsed.busy_s)
-    loop.watchdog.begin()
-    loop.watch.begin()
-    return loop
-
-
-def rehearsal(parts: AttemptInputs, snapshot: Snapshot) -> Rehearsed | None:
-    """Save and read back, once in the life of a run: what is resumed has been read back."""
-    if parts.newest or parts.reader is None:
+    if link is None:
         return None
-    copies = parts.checkpoints.keep + 1
-    return rehearse(parts.checkpoints.folder, snapshot, parts.reader, copies)
+    # A --yes on one node counts for all; a run that has begun is not refused.
+    accepted = any(ranks.largest([int(inputs.accept_slow_link), len(inputs.run.starts())]))
+    if not accepted and (reason := too_slow(step, *link)):
+        raise BadRequest(reason)
+    return link
 
 
-def leave_at_once(events: Events, stop: StopRequest, state: TrainState) -> None:
-    """End this process where it stands: everything is saved, the events say so."""
-    where = {"position": state.position, "step": state.step, "best": state.best}
-    why = {"outcome": "interrupted", "reason": stop.reason, "saved": True}
-    events.write("end", **why, parts={}, **where)
-    events.flush()
-    os._exit(STEPPED_ASIDE if stop.aside else INTERRUPTED)
+def build_guards(inputs: AttemptInputs, step: Step) -> Guards:
+    recipe, classes = step.recipe, inputs.prepared.dataset.classes
+    after_warm_up = step.timeline.stretches[0].first_step + warmup_steps(recipe, step.timeline)
+    chance = math.inf if recipe.on_divergence == "off" else math.log(max(len(classes), 2))
+    folder = inputs.run.attempt_path(inputs.attempt)
+    watchdog = build_watchdog(step, inputs.events, folder)
+    return Guards(LossWatch(chance, after_warm_up), watchdog, inputs.stop)
 
 
-def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step: Step) -> Watchdog:
-    """Somebody who notices when this rank stands still. Where peers may be replaced, the first
-    stall is the last: the launcher gathers those who are left."""
-    elastic = ELASTIC in os.environ
+def build_compilation(inputs: AttemptInputs, step: Step) -> Compilation:
+    stop = inputs.stop
+
+    def leave() -> None:
+        write_end(inputs.events, INTERRUPTED, stop.reason, step.state, saved=True)
+        exit_interrupted(steps_aside=stop.aside)
+
+    return Compilation(step, stop, leave)
+
+
+def open_loaders(inputs: AttemptInputs) -> Loaders:
+    run, prepared = inputs.run, inputs.prepared
+    lanes = run.record["lanes"] if run.exists else prepared.lanes
+    write = inputs.events.write
+    return build_loaders(prepared, lanes, inputs.ranks, lambda text: write("note", words=text))
+
+
+def build_records(
+    inputs: AttemptInputs, step: Step, guards: Guards, facts: dict[str, Any]
+) -> Records:
+    events, first = inputs.events, inputs.ranks.first
+    log = StepLog(events, guards.losses.add)
+    alive = guards.watchdog.touch
+    saves = Saves(step.recipe, step.state, inputs.checkpoints, facts, log, first, alive)
+    return Records(events, log, saves, VerdictWatch(inputs.run, inputs.attempt, events, step))
+
+
+def build_watchdog(step: Step, events: Events, folder: Path) -> Watchdog:
+    """The thread that notices when this rank makes no progress. In an elastic run the process ends
+    at the first stall: the launcher starts again with the remaining nodes."""
+    elastic, ranks = ELASTIC in os.environ, step.ranks
 
     def standing(still_s: float) -> Standing:
         phase = step.spans.now
@@ -200,23 +178,20 @@ def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step
             time=time.time(),
         )
 
-    def last_words(words: str) -> None:
-        where = {"position": step.state.position, "step": step.state.step}
-        why = {"outcome": "interrupted", "reason": words, "saved": False}
-        events.write("end", **why, parts={}, **where)
-        events.flush()
-        print(f"stoker: {words}; the same command goes on", file=sys.stderr, flush=True)
+    def record_end(reason: str) -> None:
+        write_end(events, INTERRUPTED, reason, step.state, saved=False)
+        print(f"stoker: {reason}; the same command goes on", file=sys.stderr, flush=True)
 
-    def give_up(words: str) -> None:
-        bounded(lambda: last_words(words))
-        os._exit(STEPPED_ASIDE if elastic else INTERRUPTED)
+    def give_up(reason: str) -> None:
+        bounded(lambda: record_end(reason))
+        exit_interrupted(steps_aside=elastic)
 
     return Watchdog(
         standing,
         folder,
         ranks.world,
-        after_s=recipe.stall_after,
-        say=lambda words: print(f"alarm: {words}", flush=True),
+        after_s=step.recipe.stall_after,
+        say=lambda text: print(f"alarm: {text}", flush=True),
         give_up=give_up,
         patience=1 if elastic else GIVE_UP_AFTER,
     )

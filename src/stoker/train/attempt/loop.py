@@ -4,73 +4,94 @@
         between steps:  stop?  evaluate?  save?
         data -> step -> log
 
-Invariants: between two steps the state is whole and every earlier step is in the events, so this is
-where a run is stopped, evaluated and saved. All ranks decide that at the same step.
+Invariants: between two steps the state is complete and every earlier step is in the events. Only
+there is a run stopped, evaluated and saved, and all ranks decide that at the same step.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from stoker.data.loading.loader import Loaded, Loader
-from stoker.measure.spans import Spans, shares_of
-from stoker.recipe.schedule import Batch, Timeline
+from stoker.data.loading.loader import Loaded
+from stoker.measure.spans import shares_of
+from stoker.recipe.schedule import Batch
 from stoker.run.events import Events
 from stoker.survive.divergence import LossWatch
 from stoker.survive.stopping import StopNow, StopRequest
 from stoker.survive.trouble import EXPLODING, MEMORY, Trouble
 from stoker.survive.watchdog import Watchdog
-from stoker.train.compile import WarmUp
-from stoker.train.evaluate import Evaluator
-from stoker.train.process_group import Agreement, Ranks
+from stoker.train.compile import Compilation
+from stoker.train.loaders import Loaders
+from stoker.train.process_group import Agreement
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
 from stoker.train.records.verdicts import VerdictWatch
-from stoker.train.state import TrainState
 from stoker.train.step import Step
 
-GO_ON, STOP, DIVERGED, STARVED = range(4)
-"""What a rank may wish, the most urgent last."""
+GO_ON, STOP, DIVERGED, OUT_OF_MEMORY = range(4)
+"""The votes of a rank between two steps, the most urgent last."""
+WAIT_SHARE = 0.25
+"""The share of the grace period for which a rank that should stop waits for a late batch."""
+
+
+@dataclass(frozen=True)
+class Guards:
+    """What can end an attempt early."""
+
+    losses: LossWatch
+    watchdog: Watchdog
+    stop: StopRequest
+
+
+@dataclass(frozen=True)
+class Records:
+    """What an attempt leaves in the run directory."""
+
+    events: Events
+    log: StepLog
+    saves: Saves
+    verdicts: VerdictWatch
 
 
 @dataclass
 class Loop:
-    """All that a run needs, put together in session.py."""
+    """One attempt, built by assembly.py."""
 
-    timeline: Timeline
-    ranks: Ranks
-    state: TrainState
     step: Step
-    warm_up: WarmUp
-    loader: Loader
-    evaluator: Evaluator | None
-    eval_every: int
-    saves: Saves
-    log: StepLog
-    losses: LossWatch
-    events: Events
-    stop: StopRequest
-    watchdog: Watchdog
-    watch: VerdictWatch
-    patience_s: float
-    """How long ranks that wish to stop wait for a batch that does not come."""
+    compilation: Compilation
+    loaders: Loaders
+    guards: Guards
+    records: Records
 
     def __post_init__(self) -> None:
-        self.agreement = Agreement(self.ranks, self.log.flush)
+        step = self.step
+        self.ranks, self.state, self.timeline = step.ranks, step.state, step.timeline
+        self.spans = step.spans
+        self.agreement = Agreement(self.ranks, self.records.log.flush)
 
-    @property
-    def spans(self) -> Spans:
-        return self.step.spans
+    def begin(self) -> None:
+        """Start the threads that watch this attempt."""
+        self.guards.watchdog.begin()
+        self.records.verdicts.begin()
+
+    def close(self) -> None:
+        """Wait for a save in progress and end all threads."""
+        self.records.saves.checkpoints.join(self.guards.watchdog.touch)
+        self.guards.watchdog.close()
+        self.records.verdicts.close()
+        self.loaders.close()
 
     def run(self) -> bool:
-        """Train to the end; False if it was stopped before."""
+        """Train to the end; False if stopped before. Raises Trouble that all ranks agree on."""
         state, timeline = self.state, self.timeline
-        batches = self.loader.batches(timeline.batches(state.position), self.while_waiting)
+        batches = self.loaders.loader.batches(timeline.batches(state.position), self.while_waiting)
         self.step.wrapped.train()
-        self.begin_to_count()
+        # The time and the traffic before the first step belong to the start of the attempt.
+        self.spans.lap()
+        self.exchanged()
         try:
             while state.position < timeline.end:
                 if self.between_steps():
@@ -83,39 +104,40 @@ class Loop:
             if self.between_steps():
                 return False
         except StopNow:
-            # Raised only where the state is whole: waiting for data. The others may be elsewhere,
-            # so nothing is asked of them.
+            # Raised only where the state is complete: while waiting for data. Other ranks may be
+            # at another step, so this save does not involve them.
             with self.spans("checkpoint"):
-                self.saves.save(wait=True)
+                self.records.saves.save(wait=True)
             return False
-        self.log.flush()
+        self.records.log.flush()
         self.ranks.meet()
         self.save(wait=True)
         return True
 
     def compile(self, batch: Batch) -> None:
-        """Compile for a batch of a shape that is new; saved before, as it may be broken off."""
-        if self.warm_up.is_new(batch):
-            self.log.flush()
+        """Compile for a new batch shape, after a save: a stop request ends the process there."""
+        if self.compilation.is_needed(batch):
+            self.records.log.flush()
             self.ranks.meet()
             self.save(wait=True)
             self.ranks.meet()
-            self.warm_up(batch)
+            self.compilation(batch)
 
     def train_on(self, loaded: Loaded) -> None:
-        """One step, or none where a remedy says so, and its record."""
+        """Make one step and log it; a batch that a remedy skips is only recorded."""
         batch = loaded.batch
         epoch = round(batch.position / self.timeline.samples, 4)
-        where = {"step": batch.step, "position": batch.position, "epoch": epoch}
+        progress = {"step": batch.step, "position": batch.position, "epoch": epoch}
         if self.step.remedies.skips(batch.position):
             self.state.position, self.state.step = batch.end, batch.step + 1
-            self.log.flush()
-            self.events.write("skipped", **where, batch=batch.size, parts=self.spans.lap().parts())
+            self.records.log.flush()
+            parts = self.spans.lap().parts()
+            self.records.events.write("skipped", **progress, batch=batch.size, parts=parts)
             return
         sums, work = self.step(loaded), loaded.work
-        self.log.step(
+        self.records.log.step(
             sums,
-            **where,
+            **progress,
             batch=batch.size,
             images=len(loaded.labels),
             lr=self.state.optimizer.param_groups[0]["lr"],
@@ -124,128 +146,122 @@ class Loop:
             **self.exchanged(),
         )
 
-    def begin_to_count(self) -> None:
-        """What came before the first step is the attempt's start, not a part of it."""
-        self.spans.lap()
-        self.exchanged()
-
     def exchanged(self) -> dict[str, Any]:
-        """What ranks have sent each other in a step, if there are several."""
+        """What this rank sent since the last call, in bytes and seconds; empty for one rank."""
         if self.step.exchange is None:
             return {}
         sent, seconds = self.step.exchange.take()
         return {"sent": {"bytes": sent, "seconds": seconds}}
 
     def between_steps(self) -> bool:
-        """Stop, evaluate or save where it is time to; True if the run shall stop here."""
-        if self.wants_to_stop():
+        """Stop, evaluate or save if that is due; True if the run stops here."""
+        if self.votes_to_stop():
             self.save(wait=True)
             return True
-        better = False
+        best = False
         if self.evaluation_is_due():
             with self.spans("evaluation"):
-                outcome = self.evaluate()
-            if outcome is None:
+                improved = self.evaluate()
+            if improved is None:
                 self.save(wait=True)
                 return True
-            better = outcome
-        if better or self.agreement.due:
-            self.save(best=better)
+            best = improved
+        if best or self.agreement.due:
+            self.save(best=best)
         self.report()
-        self.watch()
+        self.records.verdicts()
         return False
 
-    def wants_to_stop(self) -> bool:
-        """Whether the ranks have agreed to stop; raises what else they have agreed on."""
-        self.watchdog.beat()
-        if self.saves.due:
-            self.log.flush()
-        starved = self.step.starved_at is not None
-        wish = STARVED if starved else DIVERGED if self.losses.exploding else GO_ON
-        # A loss that is far too high is not worth keeping, nor what was kept before worth losing.
-        due = self.saves.due and not self.losses.high
-        agreed = self.agreement.poll(wish or (STOP if self.stop else GO_ON), due)
-        if agreed == STARVED:
-            step = self.earliest(self.step.starved_at)
+    def votes_to_stop(self) -> bool:
+        """Whether the ranks have agreed to stop. Raises Trouble if they agree on trouble."""
+        losses, saves = self.guards.losses, self.records.saves
+        self.guards.watchdog.beat()
+        if saves.due:
+            self.records.log.flush()
+        if self.step.out_of_memory_step is not None:
+            vote = OUT_OF_MEMORY
+        elif losses.exploding:
+            vote = DIVERGED
+        else:
+            vote = STOP if self.guards.stop else GO_ON
+        # While the loss is far too high, a save could replace a good checkpoint.
+        agreed = self.agreement.poll(vote, saves.due and not losses.high)
+        if agreed == OUT_OF_MEMORY:
+            step = self.earliest(self.step.out_of_memory_step)
             raise Trouble(MEMORY, step, "on some rank")
         if agreed == DIVERGED:
             raise self.explosion()
         return agreed == STOP
 
     def explosion(self) -> Trouble:
-        """The trouble with the loss; its beginning is the same on every rank."""
-        since = self.earliest(self.losses.since if self.losses.high else None)
-        worst = max((loss for _, loss in self.losses.recent), default=0.0)
-        seen = (
-            f"a loss of up to {worst:.1f} since step {since}, guessing has {self.losses.chance:.1f}"
-        )
-        return Trouble(EXPLODING, self.state.step, seen, since=since)
+        """The trouble about a loss that is far too high, with the same first step on every rank."""
+        losses = self.guards.losses
+        since = self.earliest(losses.since if losses.high else None)
+        worst = max((loss for _, loss in losses.recent), default=0.0)
+        message = f"a loss of up to {worst:.1f} since step {since}; guessing gives "
+        return Trouble(EXPLODING, self.state.step, f"{message}{losses.chance:.1f}", since=since)
 
     def earliest(self, step: int | None) -> int:
-        """The earliest step of all that ranks have to tell, by way of the largest negative."""
+        """The earliest step of all ranks; None on a rank that has none."""
         return -self.ranks.largest([-(1 << 62) if step is None else -step])[0]
 
     def while_waiting(self, seconds: float) -> None:
-        """A batch keeps us waiting. The state is whole, but the others may be ahead: they get some
-        time to be followed, then a rank leaves with what it has."""
-        if self.stop and (self.ranks.world == 1 or seconds > self.patience_s):
+        """Raise StopNow if a stop is requested while a batch is late. The state is complete, but
+        other ranks may be one step ahead: a rank waits for the batch for a while, to follow them,
+        and then leaves by itself."""
+        limit_s = WAIT_SHARE * self.step.recipe.grace
+        if self.guards.stop and (self.ranks.world == 1 or seconds > limit_s):
             raise StopNow
 
     def save(self, *, best: bool = False, wait: bool = False) -> None:
         with self.spans("checkpoint"):
             if self.step.guards:
                 self.step.raise_agreed_trouble(self.step.sentinel.bad(all_of_them=True))
-            self.saves.save(best=best, wait=wait)
+            self.records.saves.save(best=best, wait=wait)
 
     def report(self) -> None:
-        """Say what others have noticed meanwhile: saves, stalls, notes."""
-        self.saves.report()
-        while self.watchdog.seen:
-            self.events.write("stall", step=self.state.step, words=self.watchdog.seen.pop(0))
-        while self.stop.notes:
-            self.events.write("note", words=self.stop.notes.pop(0))
+        """Write events about saves, stalls and notes from other threads."""
+        events, guards = self.records.events, self.guards
+        self.records.saves.report()
+        while guards.watchdog.seen:
+            events.write("stall", step=self.state.step, words=guards.watchdog.seen.pop(0))
+        while guards.stop.notes:
+            events.write("note", words=guards.stop.notes.pop(0))
 
     def evaluation_is_due(self) -> bool:
-        position = self.state.position
-        if self.evaluator is None or position in (0, self.state.evaluated):
+        position, evaluated = self.state.position, self.state.evaluated
+        if self.loaders.evaluator is None or position in (0, evaluated):
             return False
-        stride = self.eval_every * self.timeline.samples
-        due = position // stride > self.state.evaluated // stride
-        return due or position == self.timeline.end
+        stride = self.step.recipe.eval_every * self.timeline.samples
+        return position // stride > evaluated // stride or position == self.timeline.end
 
     def evaluate(self) -> bool | None:
-        """Whether the network is better than ever; None if a stop came first."""
-        assert self.evaluator is not None
-        state, began = self.state, time.perf_counter()
+        """Whether the model is better than ever before; None if a stop came first."""
+        assert self.loaders.evaluator is not None
+        state, events, began = self.state, self.records.events, time.perf_counter()
         size = self.timeline.stretches[-1].image_size
-        self.log.flush()
-        self.events.write("evaluating", step=state.step, position=state.position)
-        self.events.flush()
+        self.records.log.flush()
+        events.write("evaluating", step=state.step, position=state.position)
+        events.flush()
         self.ranks.share_buffers(state.evaluated_model)
         self.agreement.meet_next()
-        found = self.evaluator.run(
-            state.evaluated_model,
-            size,
-            self.step.to_input,
-            self.wants_to_stop,
-            self.while_waiting,
+        model, to_input = state.evaluated_model, self.step.to_input
+        accuracy = self.loaders.evaluator.run(
+            model, size, to_input, self.votes_to_stop, self.while_waiting
         )
         self.agreement.meet_next()
-        if found is None:
+        if accuracy is None:
             return None
-        better = found.top1_share > state.best and math.isfinite(found.loss)
+        better = accuracy.top1_share > state.best and math.isfinite(accuracy.loss)
         better = bool(self.ranks.from_first(int(better)))
         state.evaluated = state.position
-        state.best = found.top1_share if better else state.best
-        self.events.write(
+        state.best = accuracy.top1_share if better else state.best
+        events.write(
             "evaluation",
             step=state.step,
             position=state.position,
             epoch=round(state.position / self.timeline.samples, 4),
-            images=found.images,
-            top1=found.top1,
-            top5=found.top5,
-            loss=found.loss,
+            **asdict(accuracy),
             seconds=round(time.perf_counter() - began, 3),
         )
         return better

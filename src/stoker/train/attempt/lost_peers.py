@@ -1,7 +1,7 @@
-"""Who is lost when ranks can no longer talk to each other.
+"""Which rank is lost when ranks can no longer reach each other.
 
-Invariants: a rank that loses its peers says so in its events before it looks for the others' words:
-whoever has said nothing a moment later is the one that is gone.
+Invariant: a rank that loses its peers first writes a `peer_lost` event and then reads the events of
+the others. A rank that has written neither `peer_lost` nor `end` after WAIT_S is treated as lost.
 """
 
 from __future__ import annotations
@@ -17,64 +17,68 @@ from stoker.errors import Interrupted, PeerLost, StokerError
 from stoker.fleet.launcher import ELASTIC
 from stoker.run.directory import Run
 from stoker.run.events import Event, Events
+from stoker.train.attempt.end import FAILED, INTERRUPTED, REFUSED
 
-A_MOMENT_S = 1.0
-SAID = ("peer_lost", "end")
+WAIT_S = 1.0
 
 
 @contextmanager
 def naming_lost_peers(
     run: Run, attempt: int | None = None, events: Events | None = None
 ) -> Iterator[None]:
-    """Turn a broken collective into words about who is gone."""
+    """Turn the error of a broken collective into one that names the lost ranks. Raises PeerLost in
+    an elastic run; otherwise Interrupted if ranks were told to stop, or StokerError."""
     try:
         yield
     except RuntimeError as error:
         if not is_broken_collective(error):
             raise
         elastic = ELASTIC in os.environ
+        kind = PeerLost if elastic else StokerError
         if attempt is None or events is None:
-            kind = PeerLost if elastic else StokerError
-            raise kind("a rank was lost before this attempt had begun") from error
+            raise kind("a rank was lost before this attempt began") from error
         events.write("peer_lost", reason=str(error).splitlines()[0])
         events.flush()
-        time.sleep(A_MOMENT_S)
-        told = told_to_stop(run, attempt)
-        if told and not elastic:
-            raise Interrupted(f"{told}: the same command goes on") from error
-        raise (PeerLost if elastic else StokerError)(told or lost_words(run, attempt)) from error
+        time.sleep(WAIT_S)
+        stopped = stopped_ranks(run, attempt)
+        if stopped and not elastic:
+            raise Interrupted(f"{stopped}: the same command goes on") from error
+        raise kind(stopped or lost_ranks_message(run, attempt)) from error
 
 
 def is_broken_collective(error: RuntimeError) -> bool:
-    """gloo raises plain errors that name its source; everything else has a type."""
+    """Whether an error is that of a broken collective. gloo raises plain RuntimeErrors that name
+    its source files; other backends have a type of their own."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
-def told_to_stop(run: Run, attempt: int) -> str:
-    """Which ranks of an attempt have left, and why, where they could not wait for the others."""
-    told = []
-    for rank in run.ranks(attempt):
-        ends = [e for e in run.attempt_events(attempt, rank) if e["kind"] == "end"]
-        told += [f"rank {rank}: {e['reason']}" for e in ends if e.get("outcome") == "interrupted"]
-    return ", ".join(told)
+def stopped_ranks(run: Run, attempt: int) -> str:
+    """The ranks that were told to stop and left without the others, each with its reason."""
+    return ", ".join(
+        f"rank {rank}: {event['reason']}"
+        for rank in run.ranks(attempt)
+        for event in run.attempt_events(attempt, rank)
+        if event["kind"] == "end" and event.get("outcome") == INTERRUPTED
+    )
 
 
 def rank_and_host(rank: int, events: list[Event]) -> str:
-    """A rank by its number and, where its events came so far, its machine."""
+    """The number of a rank, and its machine if its events name it."""
     hosts = [e["environment"]["host"] for e in events if e["kind"] == "attempt"]
     return f"rank {rank}" + "".join(f" on {host}" for host in hosts)
 
 
-def lost_words(run: Run, attempt: int) -> str:
-    """Which ranks of an attempt went without a word, and where they ran."""
+def lost_ranks_message(run: Run, attempt: int) -> str:
+    """A message that names the ranks without a `peer_lost` or `end` event, or one that failed."""
     lost = []
     for rank in run.ranks(attempt):
         events = list(run.attempt_events(attempt, rank))
-        failed = [e["reason"] for e in events if e.get("outcome") in ("failed", "refused")]
-        if failed and not any(event["kind"] == "peer_lost" for event in events):
+        kinds = {event["kind"] for event in events}
+        failed = [e["reason"] for e in events if e.get("outcome") in (FAILED, REFUSED)]
+        if failed and "peer_lost" not in kinds:
             return f"rank {rank} failed: {failed[0]}"
-        if not any(event["kind"] in SAID for event in events):
+        if not kinds & {"peer_lost", "end"}:
             lost.append(rank_and_host(rank, events))
     if not lost:
-        return "ranks lost the connection to each other; all of them are alive"
+        return "the ranks lost the connection to each other; all of them are alive"
     return f"lost {', '.join(lost)}: what was saved before is safe"

@@ -1,21 +1,17 @@
-"""A run from start to end: join the ranks, attempt by attempt, leave.
+"""A run from start to end: join the ranks, make attempts, leave.
 
-Invariants: the same call starts, resumes or finds a run finished. Trouble that all ranks have
-agreed on (bad numbers, no memory) ends an attempt; the next one, in the same processes, goes on
-from the newest good checkpoint with a remedy. However an attempt ends, its events say how.
+Invariants: the same call starts a run, resumes it, or finds it finished. Trouble that all ranks
+agree on (bad numbers, no memory) ends an attempt; the next attempt, in the same processes, resumes
+from the newest good checkpoint with a remedy. Every attempt that ends writes an `end` event.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Collection
 from contextlib import ExitStack
 from itertools import pairwise
-from typing import Any
-
-import torch
 
 from stoker.data.dataset import Dataset
 from stoker.errors import BadRequest, Interrupted
@@ -34,16 +30,16 @@ from stoker.survive.spot import watching
 from stoker.survive.stopping import StopRequest
 from stoker.survive.trouble import EXPLODING, Trouble
 from stoker.train.attempt.announce import record_of
-from stoker.train.attempt.assembly import AttemptInputs, assemble
+from stoker.train.attempt.assembly import assemble
+from stoker.train.attempt.end import FAILED, FINISHED, INTERRUPTED, REFUSED, ROLLED_BACK, write_end
+from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import naming_lost_peers
 from stoker.train.loaders import prepare
 from stoker.train.process_group import Ranks
 
-FINISHED, STOPPED = "finished", "interrupted"
-TROUBLED, FAILED, REFUSED = "rolled back", "failed", "refused"
-LOCK_PATIENCE_S = {False: 10.0, True: 45.0}
-"""By whether the run is elastic: then a node that is cut off may hold the lock until it notices."""
+LOCK_WAIT_S, ELASTIC_LOCK_WAIT_S = 10.0, 45.0
+"""How long to wait for the lock of a run; longer if a node without connection may still hold it."""
 
 
 def train(
@@ -53,13 +49,15 @@ def train(
     listeners: tuple[Listener, ...] = (),
     stop: StopRequest | None = None,
     allowed: Collection[str] = (),
-    yes: bool = False,
+    accept_slow_link: bool = False,
 ) -> str:
-    """Train until the run is finished or somebody wishes it to stop; says which. `yes`: also over
-    a network that is too slow for it."""
+    """Train until the run is finished or a stop is requested; returns "finished" or "interrupted".
+    `allowed` are recipe keys that may differ from those of the run. Raises StokerError if the run
+    is refused, fails, or loses a rank."""
     stop = StopRequest() if stop is None else stop
     run, recipe, dataset = Run(run_path), resolved.recipe, Dataset(data)
     with ExitStack() as leaving:
+        leaving.enter_context(naming_lost_peers(run))
         reader = early_reader(run, recipe)
         if reader:
             leaving.callback(reader.close)
@@ -67,139 +65,126 @@ def train(
         leaving.callback(ranks.leave)
         leaving.callback(run.unlock)
         prepared = prepare(dataset, recipe, ranks)
-        if ranks.first:
-            run.lock(LOCK_PATIENCE_S[ELASTIC in os.environ])
-            run.create(record_of(resolved, dataset, prepared.lanes), show_config(resolved))
-        ranks.meet()
-        changed = run.compare(recipe, dataset, allowed)
-        Checkpoints(run.path).refuse_newer()
-        if needs_record(changed):
-            refuse_without_batches(run, recipe, len(prepared.split))
+        inputs = AttemptInputs(prepared, run, ranks, stop, accept_slow_link, reader)
+        del prepared  # so that inputs can free the model
+        inputs.changes = open_run(inputs, resolved, allowed)
         limit_time(recipe, stop)
         leaving.enter_context(watching("off" if ranks.local_rank else recipe.spot_notice, stop))
-        began = 0.0
         while True:
-            attempt = ranks.from_first(run.new_attempt() if ranks.first else 0)
-            events = Events(run.events_path(attempt, ranks.rank), listeners if ranks.first else ())
-            parts = AttemptInputs(
-                prepared, run, ranks, events, stop, attempt, changed, reader, began, yes
-            )
-            settle_changes(parts, resolved)
-            trouble = run_attempt(parts)
-            if isinstance(trouble, str):
-                return trouble
-            began, changed, reader = seconds_since_start(), [], None
-            del parts, prepared
-            gc.collect()
-            if ranks.device.type == "cuda":
-                torch.cuda.empty_cache()
-            prepared = prepare(dataset, recipe, ranks)
+            inputs.begin(listeners)
+            record_changes(inputs, resolved)
+            outcome = run_attempt(inputs)
+            if outcome != ROLLED_BACK:
+                return outcome
+            inputs.build_again()
+
+
+def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]) -> list[Change]:
+    """Lock the run and create it if it is new; the recipe keys that have changed. Raises BadRequest
+    for a change that is not allowed or that leaves nothing to train."""
+    run, ranks, prepared = inputs.run, inputs.ranks, inputs.prepared
+    if ranks.first:
+        run.lock(ELASTIC_LOCK_WAIT_S if ELASTIC in os.environ else LOCK_WAIT_S)
+        run.create(record_of(resolved, prepared.dataset, prepared.lanes), show_config(resolved))
+    ranks.meet()
+    changes = run.compare(resolved.recipe, prepared.dataset, allowed)
+    Checkpoints(run.path).refuse_newer()
+    if needs_record(changes) and (newest := Checkpoints(run.path).newest()[0]):
+        # Refuses a recipe without a batch, before it is recorded.
+        position, step = newest.facts["position"], newest.facts["step"]
+        Timeline.of(resolved.recipe, len(prepared.split), position, step)
+    return changes
 
 
 def early_reader(run: Run, recipe: Recipe) -> Reader | None:
-    """The process that will read the first checkpoint back, where there is none yet."""
+    """The process that reads the first checkpoint back; None if that is not needed."""
     if not recipe.rehearse or os.environ.get("RANK", "0") != "0" or Checkpoints(run.path).names():
         return None
     return Reader()
 
 
 def limit_time(recipe: Recipe, stop: StopRequest) -> None:
-    """Request a stop in time for the recipe's time limit, which counts from the command's start."""
+    """Request a stop before the recipe's time limit, which counts from the command's start."""
     if recipe.time_limit:
         reserve = min(recipe.grace, recipe.time_limit / 4)
         began = float(os.environ.get(START_TIME, time.time() - seconds_since_start()))
         stop.after(max(began + recipe.time_limit - reserve - time.time(), 0.0))
 
 
-def settle_changes(parts: AttemptInputs, resolved: Resolved) -> None:
-    """Put on record from where on a recipe counts that was agreed on just now, or whose first
-    checkpoint is lost."""
-    parts.find_newest()
-    run, newest = parts.run, parts.newest
+def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:
+    """Record the position from which the newly accepted recipe applies; also if the checkpoint at
+    the recorded position is lost."""
+    run, ranks, newest = inputs.run, inputs.ranks, inputs.newest
     position, step = (newest.facts["position"], newest.facts["step"]) if newest else (0, 0)
-    if needs_record(parts.changed) or run.base()[0] > position:
-        parts.ranks.meet()
-        if parts.ranks.first:
+    if needs_record(inputs.changes) or run.base()[0] > position:
+        ranks.meet()
+        if ranks.first:
             run.take_over(resolved.recipe, show_config(resolved), position, step)
-        parts.ranks.meet()
+        ranks.meet()
 
 
-def refuse_without_batches(run: Run, recipe: Recipe, samples: int) -> None:
-    """Refuse a recipe that leaves nothing to train, before anything of it is on record."""
-    newest, _ = Checkpoints(run.path).newest()
-    if newest:
-        Timeline.of(recipe, samples, newest.facts["position"], newest.facts["step"])
+def needs_record(changes: list[Change]) -> bool:
+    return any(change.kind == CONSENT for change in changes)
 
 
-def needs_record(changed: list[Change]) -> bool:
-    return any(change.kind == CONSENT for change in changed)
-
-
-def run_attempt(parts: AttemptInputs) -> str | Trouble:
-    """Train, and write down how it ended, whatever happens."""
-    events, stop = parts.events, parts.stop
+def run_attempt(inputs: AttemptInputs) -> str:
+    """Train until the run is finished or interrupted, or until trouble for which a remedy is
+    recorded; the outcome. However it ends, an `end` event is written."""
+    events, stop = inputs.events, inputs.stop
     loop = None
     try:
-        with naming_lost_peers(parts.run, parts.attempt, events):
-            loop = assemble(parts)
-            outcome = FINISHED if loop.run() else STOPPED
+        with naming_lost_peers(inputs.run, inputs.attempt, events):
+            loop = assemble(inputs)
+            outcome = FINISHED if loop.run() else INTERRUPTED
         reason = None if outcome == FINISHED else (stop.reason or "another rank was told to stop")
-        note_end(events, loop, outcome, reason)
+        record_end(events, loop, outcome, reason)
         return outcome
     except Trouble as trouble:
         assert loop is not None
         try:
-            with naming_lost_peers(parts.run, parts.attempt, events):
-                choose_remedy(trouble, loop, parts)
+            with naming_lost_peers(inputs.run, inputs.attempt, events):
+                choose_remedy(trouble, loop, inputs)
         except BaseException as error:
-            note_end(events, loop, FAILED, str(error))
+            record_end(events, loop, FAILED, str(error))
             raise
-        note_end(events, loop, TROUBLED, str(trouble))
-        trouble.__traceback__ = None  # it would keep all tensors of the step alive
-        return trouble
+        record_end(events, loop, ROLLED_BACK, str(trouble))
+        return ROLLED_BACK
     except Interrupted as error:
-        note_end(events, loop, STOPPED, str(error), saved=False)
+        record_end(events, loop, INTERRUPTED, str(error), saved=False)
         raise
     except BadRequest as error:
-        note_end(events, loop, REFUSED, str(error))
+        record_end(events, loop, REFUSED, str(error))
         raise
     except BaseException as error:
-        note_end(events, loop, FAILED, f"{type(error).__name__}: {error}")
+        record_end(events, loop, FAILED, f"{type(error).__name__}: {error}")
         raise
     finally:
         if loop is not None:
-            # Before the lock goes: nobody else may take a save under way for a torn one.
-            loop.saves.checkpoints.join(loop.watchdog.touch)
-            loop.watchdog.close()
-            loop.watch.close()
-            loop.loader.close()
-            if loop.evaluator:
-                loop.evaluator.close()
+            loop.close()  # before the lock is released: another process must not see half a save
         events.close()
 
 
-def choose_remedy(trouble: Trouble, loop: Loop, parts: AttemptInputs) -> None:
-    """Keep the evidence, set aside what was saved after the trouble began, choose a remedy. All
-    ranks choose the same; rank 0 writes it down."""
-    run, ranks, recipe = parts.run, parts.ranks, parts.prepared.recipe
-    loop.log.flush()
-    # The first step, on any rank, of those whose loss was far too high when the trouble came: the
-    # weights that it began with were bad already.
-    first_high = loop.earliest(loop.losses.since if loop.losses.high else None)
+def choose_remedy(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
+    """Keep the evidence, set aside what was saved after the trouble began, and choose a remedy. All
+    ranks choose the same one; rank 0 records it. Raises StokerError if no remedy is left."""
+    run, ranks, recipe = inputs.run, inputs.ranks, inputs.prepared.recipe
+    losses = loop.guards.losses
+    loop.records.log.flush()
+    # If the loss was far too high before the trouble, on any rank, then the weights were bad from
+    # the first of those steps on.
+    first_high = loop.earliest(losses.since if losses.high else None)
     blown_up = trouble.kind == EXPLODING or first_high < trouble.since
     good_until = first_high - 1 if blown_up else trouble.since
     facts = {"trouble": str(trouble), "step": trouble.step, "since": trouble.since}
-    seen = {**facts, **loop.step.evidence(), "losses": list(loop.losses.recent)}
-    keep_evidence(run.path, trouble.step, ranks.rank, seen)
-    loop.saves.checkpoints.join()
+    evidence = {**facts, **loop.step.evidence(), "losses": list(losses.recent)}
+    keep_evidence(run.path, trouble.step, ranks.rank, evidence)
+    loop.records.saves.checkpoints.join()
     if ranks.first:
         Checkpoints(run.path).set_aside_after(good_until)
     ranks.meet()
     newest, _ = Checkpoints(run.path).newest()
     batch = loop.timeline.batch_of_step(min(trouble.step, loop.timeline.steps - 1))
-    shares = cuts(batch.size, ranks.world)
-    share = max(b - a for a, b in pairwise(shares))
-    holds = min(loop.step.micro_batch or share, share)
+    share = max(end - begin for begin, end in pairwise(cuts(batch.size, ranks.world)))
     remedies = Remedies(run.path)
     ranks.meet()
     remedy = remedies.choose(
@@ -207,7 +192,7 @@ def choose_remedy(trouble: Trouble, loop: Loop, parts: AttemptInputs) -> None:
         recipe,
         at=batch.position,
         back_to=newest.facts["position"] if newest else 0,
-        holds=holds,
+        holds=min(loop.step.micro_batch or share, share),
         blown_up=blown_up,
     )
     if ranks.first:
@@ -215,18 +200,16 @@ def choose_remedy(trouble: Trouble, loop: Loop, parts: AttemptInputs) -> None:
     ranks.meet()
 
 
-def note_end(
+def record_end(
     events: Events, loop: Loop | None, outcome: str, reason: str | None, *, saved: bool = True
 ) -> None:
-    facts: dict[str, Any] = {"parts": {}, "saved": saved and outcome not in (FAILED, REFUSED)}
-    if loop is not None:
-        state = loop.state
-        facts |= {"position": state.position, "step": state.step, "best": state.best}
-        if outcome != FAILED or loop.ranks.device.type == "cpu":
-            # After a failure the device may not answer any more.
-            loop.log.flush()
-            if outcome in (FINISHED, STOPPED):
-                loop.watch.judge(state.step)
-            facts["parts"] = loop.spans.lap().parts()
-    events.write("end", outcome=outcome, reason=reason, **facts)
-    events.flush()
+    """Write what is left to log, the last verdict, and the `end` event."""
+    saved = saved and outcome not in (FAILED, REFUSED)
+    parts: dict[str, float] = {}
+    # After a failure a GPU may not answer any more.
+    if loop and (outcome != FAILED or loop.ranks.device.type == "cpu"):
+        loop.records.log.flush()
+        if outcome in (FINISHED, INTERRUPTED):
+            loop.records.verdicts.judge(loop.state.step)
+        parts = loop.spans.lap().parts()
+    write_end(events, outcome, reason, loop.state if loop else None, saved=saved, parts=parts)

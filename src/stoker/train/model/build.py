@@ -1,4 +1,4 @@
-"""Networks: a small one of our own for small images and slow machines, timm for the rest."""
+"""Models: a small one of our own for small images and slow machines, timm for the rest."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Normalise:
-    """What a network expects of its input, in units of a pixel's 0..1."""
+    """Mean and standard deviation of the pixels (0 to 1) that a model expects."""
 
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
 
 def conv_block(channels_in: int, channels_out: int, *, pool: bool = False) -> nn.Sequential:
-    """3x3 convolution, (pooling), BatchNorm, ReLU. Pooling first makes the rest four times
-    cheaper and costs no accuracy."""
+    """3x3 convolution, (pooling), BatchNorm, ReLU. Pooling before BatchNorm makes the rest four
+    times cheaper and costs no accuracy."""
     layers: list[nn.Module] = [nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)]
     if pool:
         layers.append(nn.MaxPool2d(2))
@@ -70,7 +70,8 @@ class ResNet9(nn.Module):
 
 
 def build_model(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
-    """A network with weights drawn from the recipe's seed, and the input it expects."""
+    """A model with weights drawn from the recipe's seed, and the input it expects. Raises
+    BadRequest for a model that does not exist or has no pre-trained weights."""
     torch.manual_seed(seed_of(recipe.seed, "weights"))
     own = re.fullmatch(r"resnet9(?:_w([1-9]\d{0,3}))?", recipe.model)
     if own:

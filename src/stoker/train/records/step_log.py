@@ -1,8 +1,8 @@
-"""A step's numbers on their way from the device to the run directory.
+"""The numbers of each step, from the device to the run directory.
 
-Invariant: looking at a loss makes the host wait for the device, so numbers are collected on the
-device and read in one go, about once a second, before every checkpoint, and often enough for
-whoever watches the losses to speak up in time.
+Invariant: reading a loss makes the host wait for the device. So the numbers are collected on the
+device and read together: about once a second, before every checkpoint, and at least every
+STEPS_BETWEEN_READS steps, so that an exploding loss is noticed in time.
 """
 
 from __future__ import annotations
@@ -23,33 +23,36 @@ STEPS_BETWEEN_READS = 25
 
 
 class StepLog:
-    """Writes an event a step, a little late."""
+    """Writes an event for each step, a little later; `watch` gets its number and mean loss."""
 
     def __init__(
-        self, events: Events, watch: Callable[[int, float], None] = lambda step, loss: None
+        self,
+        events: Events,
+        watch: Callable[[int, float], None] = lambda step, loss: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._events, self._watch = events, watch
+        self.events, self._watch, self._clock = events, watch, clock
         self._waiting: list[tuple[dict[str, Any], Tensor, Lap]] = []
-        self._read_at = time.monotonic()
+        self._read_at = clock()
 
     def step(self, sums: Tensor, lap: Lap, **facts: Any) -> None:
-        """Note a step: `sums` are loss, top-1 and top-5 hits over this rank's images, and the
-        norm of the gradient."""
+        """Log a step. `sums` are the loss and the top-1 and top-5 hits over this rank's images, and
+        the norm of the gradient."""
         self._waiting.append((facts, sums, lap))
         many = len(self._waiting) >= STEPS_BETWEEN_READS
-        if many or time.monotonic() - self._read_at > SECONDS_BETWEEN_READS:
+        if many or self._clock() - self._read_at > SECONDS_BETWEEN_READS:
             self.flush()
 
     def flush(self) -> bool:
-        """Whether everything noted so far is in the file when this returns."""
+        """Write all steps logged so far to the file; False if that failed."""
         if self._waiting:
             read = torch.stack([sums for _, sums, _ in self._waiting]).tolist()
             for (facts, _, lap), (*sums, norm) in zip(self._waiting, read, strict=True):
-                # JSON has no word for what is not a number.
-                seen = norm if math.isfinite(norm) else None
-                measured = {"parts": lap.parts(), "on_cpu": lap.on_cpu()}
-                self._events.write("step", sums=sums, norm=seen, **facts, **measured)
+                # JSON has no NaN and no infinity.
+                finite_norm = norm if math.isfinite(norm) else None
+                times = {"parts": lap.parts(), "on_cpu": lap.on_cpu()}
+                self.events.write("step", sums=sums, norm=finite_norm, **facts, **times)
                 self._watch(facts["step"], sums[0] / max(facts["images"], 1))
             self._waiting = []
-        self._read_at = time.monotonic()
-        return self._events.flush()
+        self._read_at = self._clock()
+        return self.events.flush()

@@ -1,8 +1,8 @@
-"""What a run says about itself while it goes on: probes, and what binds it.
+"""Measurements during a run: probes of the machine, and verdicts on what limits training.
 
-Invariants: every rank leaves its probes in its own events; rank 0 reads the newest events of all
-from the run directory and judges them, by the same rules as whoever reads the run later. Nothing
-here ends a run, and nothing touches its state.
+Invariants: every rank writes its probes to its own events. Rank 0 reads the newest events of all
+ranks from the run directory and judges them by the same rules as `stoker explain` does later.
+Nothing here ends a run or changes its state.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from stoker.train.trials.larger_batch import larger_batch
 from stoker.train.trials.memory import free_on
 
 PROBE_S = 5.0
-"""Between two probes on record."""
+"""Seconds between two probes."""
 FIRST_VERDICT_S, VERDICT_S = 45.0, 300.0
-"""When the first verdict comes, and how long it is to the next."""
+"""Seconds until the first verdict, and between later ones."""
 STEPS_JUDGED = 500
-"""The latest steps that a verdict in mid-run is about."""
+"""A verdict during a run is about this many latest steps."""
 STEPS_READ, FEWEST_STEPS = 4000, 50
-"""Of all ranks together, so that a verdict takes no longer where there are many; of each."""
+"""The most steps read for a verdict, over all ranks; the fewest of each rank."""
 BYTES_A_STEP = 1000
-"""More than an event of a step has."""
+"""More bytes than the event of a step has."""
 SHORT_STEP_S = 0.1
-"""Steps that are quicker than that may be too quick for the work around them."""
+"""For steps shorter than this, a larger batch is tried: fixed costs may dominate."""
 STEPS_BEFORE_TRIAL = 15
 KEPT, PROBES_KEPT = ("probe", "larger_batch"), 60
-"""What this rank keeps at hand of its own events, beside the newest steps."""
+"""The event kinds that this rank keeps in memory, and how many."""
 
 
 @dataclass
 class VerdictWatch:
-    """Watches one attempt of one rank."""
+    """Measures one attempt of one rank."""
 
     run: Run
     attempt: int
@@ -59,9 +59,9 @@ class VerdictWatch:
         self.sampler = Sampler()
         self._probe_at = time.monotonic() + PROBE_S
         self._judge_at = time.monotonic() + FIRST_VERDICT_S
-        self._beats: deque[float] = deque(maxlen=STEPS_BEFORE_TRIAL)
-        # Whoever cuts batches into pieces has no memory for larger ones.
+        self._step_times: deque[float] = deque(maxlen=STEPS_BEFORE_TRIAL)
         self._kept: deque[Event] = deque(maxlen=PROBES_KEPT)
+        # Micro-batches mean that there is no memory for larger batches.
         self._tried = self.step.recipe.compile or self.step.micro_batch > 0
 
     def begin(self) -> None:
@@ -71,11 +71,11 @@ class VerdictWatch:
         self.sampler.close()
 
     def __call__(self) -> None:
-        """Between two steps: see whether it is time for something."""
+        """Called between two steps: make the measurements that are due."""
         now, step = time.monotonic(), self.step.state.step
         if not self._tried:
-            self._beats.append(now)
-            if len(self._beats) == STEPS_BEFORE_TRIAL:
+            self._step_times.append(now)
+            if len(self._step_times) == STEPS_BEFORE_TRIAL:
                 self._tried = True
                 self.quietly(self.try_larger_batch)
         if now >= self._probe_at:
@@ -85,60 +85,59 @@ class VerdictWatch:
             self._judge_at = now + VERDICT_S
             self.judge(step)
 
-    def quietly(self, look: Callable[[], Verdict | None]) -> Verdict | None:
-        """Whatever goes wrong while a run is looked at must never end it."""
+    def quietly(self, measure: Callable[[], Verdict | None]) -> Verdict | None:
+        """The result of a measurement; None if it failed, which must never end the run."""
         try:
             with self.step.spans("measuring"):
-                return look()
+                return measure()
         except Exception as error:
-            self.events.write("note", words=f"this run could not be looked at: {error!r}")
+            self.events.write("note", words=f"a measurement of this run failed: {error!r}")
             return None
 
     def try_larger_batch(self) -> None:
-        """Where steps are quick: how much of one does not depend on its images."""
-        pace = median(b - a for a, b in pairwise(self._beats))
-        if pace < SHORT_STEP_S and self.step.loaded is not None:
-            found = larger_batch(self.step, free_on(self.step.ranks.device, free_memory()))
-            if found:
-                took = {"seconds": round(found[0], 6), "larger_s": round(found[1], 6)}
-                self.keep("larger_batch", **took)
+        """If steps are short: measure how much of a step does not depend on its images."""
+        step_s = median(b - a for a, b in pairwise(self._step_times))
+        if step_s < SHORT_STEP_S and self.step.loaded is not None:
+            times = larger_batch(self.step, free_on(self.step.ranks.device, free_memory()))
+            if times:
+                self.keep("larger_batch", seconds=round(times[0], 6), larger_s=round(times[1], 6))
 
     def probe(self) -> None:
         self.keep("probe", **self.sampler.take())
 
     def keep(self, kind: str, **facts: Any) -> None:
-        """Put an event on record, and at hand: steps may crowd it out of the newest ones."""
+        """Write an event and keep it in memory: the newest part of the file may not contain it."""
         step = self.step.state.step
         self.events.write(kind, step=step, **facts)
         self._kept.append({"kind": kind, "step": step, **facts})
 
     def judge(self, step: int) -> Verdict | None:
-        """What binds the latest steps; rank 0 says it for all."""
+        """Rank 0: write and return the verdict on the latest steps; None if there is none."""
         if not self.step.ranks.first:
             return None
         self.events.flush()
-        found = self.quietly(lambda: verdict_of(self.newest_facts(step)))
-        if found is not None:
-            self.events.write("verdict", step=step, **found.fields(), lines=found.lines())
-        return found
+        verdict = self.quietly(lambda: verdict_of(self.newest_facts(step)))
+        if verdict is not None:
+            self.events.write("verdict", step=step, **verdict.fields(), lines=verdict.lines())
+        return verdict
 
     def newest_facts(self, step: int) -> Facts | None:
-        """What the events of all ranks say about the latest steps."""
+        """The facts about the latest steps, from the events of all ranks."""
         ranks = self.run.ranks(self.attempt)
         steps = max(min(STEPS_JUDGED, STEPS_READ // max(len(ranks), 1)), FEWEST_STEPS)
-        seen = AttemptSums(lambda number: number >= step - steps)
+        gathered = AttemptSums(lambda number: number >= step - steps)
         for rank in ranks:
             own = rank == self.step.ranks.rank
             for event in newest(self.run.events_path(self.attempt, rank), steps):
                 if not (own and event["kind"] in KEPT):
-                    seen.add(rank, event)
+                    gathered.add(rank, event)
         for event in self._kept:
-            seen.add(self.step.ranks.rank, event)
-        return seen.facts()
+            gathered.add(self.step.ranks.rank, event)
+        return gathered.facts()
 
 
 def newest(path: Path, steps: int = STEPS_JUDGED) -> list[Event]:
-    """How an attempt began, and its newest events: as many as a verdict needs."""
+    """The first event of a file and its newest ones; empty if the file cannot be read."""
     try:
         with path.open("rb") as file:
             head = file.readline()
@@ -148,8 +147,8 @@ def newest(path: Path, steps: int = STEPS_JUDGED) -> list[Event]:
             rest = file.read().split(b"\n")
     except OSError:
         return []
-    found = []
+    events = []
     for line in [head, *(rest if begin == len(head) else rest[1:])]:
         with suppress(ValueError):
-            found.append(json.loads(line))
-    return [event for event in found if is_event(event)]
+            events.append(json.loads(line))
+    return [event for event in events if is_event(event)]

@@ -1,18 +1,18 @@
-"""What the network can do by itself, and with the loader at its side.
+"""The speed of training steps: with images in memory, and together with the loader.
 
-Invariants: a step is the real `Step`, with the recipe's network, optimiser, precision, mixing and
-averaging; only the learning rate is next to nothing, so that noise for images cannot make it
-diverge. Batches grow from two images upward: what is too slow is measured with smaller ones and
-says so; what does not fit into memory is refused with a sentence before it is tried.
+Invariants: a step is the real `Step`, with the recipe's model, optimiser, precision, mixing and
+moving average. Only the learning rate is close to zero, so that random images cannot make it
+diverge. Batches grow from two images: if the recipe's batch is too slow, a smaller one is measured
+and the result says so. A batch that does not fit into memory is refused before it is tried.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 import torch
@@ -31,39 +31,39 @@ from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch, Timeline
 from stoker.survive.remedies import Remedies
 from stoker.survive.trouble import Trouble
-from stoker.train.device import input_maker, set_arithmetic
-from stoker.train.loaders import feed, prepare
-from stoker.train.model.build import Normalise, build_model
+from stoker.train.device import build_on_device, input_maker, set_arithmetic
+from stoker.train.loaders import build_loaders, prepare
+from stoker.train.model.build import Normalise
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 from stoker.train.step import Step
 from stoker.train.trials.memory import free_on, refuse_too_large
 
 STEPS = 5
-"""Steps that are timed, at least; a GPU's are timed in groups of so many."""
+"""The fewest steps that are timed; a GPU's steps are timed in groups of this size."""
 MOST_STEPS = 60
 MOST_DISTURBED = 3.0
-"""How many times as long others may make a step, as far as we make up for it."""
+"""Other processes are assumed to make a step at most this many times as long."""
 TOO_UNEVEN = 0.3
-"""The spread of steps above which nothing is told from a difference of two of them."""
-NOWHERE = Path("no-run")
-"""There is no run, and so no remedies in it."""
+"""Above this spread of step times, the difference between two of them means nothing."""
+NO_RUN = Path("no-run")
+"""A folder that does not exist: a trial has no remedies."""
 
 
 @dataclass(frozen=True)
 class Compute:
-    """Steps over images that are in memory already, in one precision."""
+    """The speed of steps in one precision, with images that are in memory already."""
 
     amp: str
     measured_size: int
     """Images in the batches that were timed."""
     steps: int
     cost: Cost
-    """Of a batch as large as the recipe's."""
+    """Cost of a step with the recipe's batch size."""
     fixed: Cost
-    """The part of it that is the same for a batch of any size."""
+    """The part of the cost that is the same for any batch size."""
     spread: float
-    """The middle half of the steps, as a share of the median."""
+    """The interquartile range of the step times, as a share of their median."""
     batch_size: int
 
     @property
@@ -73,14 +73,14 @@ class Compute:
 
 @dataclass(frozen=True)
 class Together:
-    """Real batches through the real step."""
+    """The speed of real steps with batches from the loader."""
 
     batch_size: int
     measured_size: int
     steps: int
     cost: Cost
     facts: Facts | None
-    """Where the time of these steps went."""
+    """How the time of these steps was spent."""
 
     @property
     def images_per_s(self) -> float:
@@ -88,7 +88,7 @@ class Together:
 
 
 def precisions(recipe: Recipe, device: torch.device) -> list[str]:
-    """What the device can do; on a CPU the recipe's own beside fp32."""
+    """The precisions to measure: all that a GPU has; on a CPU fp32 and the recipe's own."""
     if device.type != "cuda":
         return ["off", *([recipe.amp] if recipe.amp in ("bf16", "fp16") else [])]
     newer = torch.cuda.get_device_capability(device) >= (8, 0)
@@ -96,20 +96,19 @@ def precisions(recipe: Recipe, device: torch.device) -> list[str]:
 
 
 def one_phase(recipe: Recipe) -> Recipe:
-    """A recipe of several phases as its longest alone: a figure needs one size."""
+    """A recipe of several phases reduced to its longest one: a figure needs one size."""
     if not recipe.phases:
         return recipe
     ends = [*(phase.from_epoch for phase in recipe.phases[1:]), recipe.epochs]
-    lasts = [
-        (end - phase.from_epoch, phase.from_epoch)
-        for phase, end in zip(recipe.phases, ends, strict=True)
-    ]
-    phase = recipe.phases[lasts.index(max(lasts))]
+    phase, _ = max(
+        zip(recipe.phases, ends, strict=True),
+        key=lambda pair: (pair[1] - pair[0].from_epoch, pair[0].from_epoch),
+    )
     return replace(recipe, phases=(), image_size=phase.image_size, batch_size=phase.batch_size)
 
 
 def harmless(recipe: Recipe) -> Recipe:
-    """The same work, with weights that hardly move and a run that does not end."""
+    """The recipe with weights that hardly change and a run that does not end."""
     return replace(
         one_phase(recipe),
         lr=1e-9,
@@ -122,151 +121,133 @@ def harmless(recipe: Recipe) -> Recipe:
 
 
 class Trial:
-    """A network with all it takes to make steps."""
+    """A model with everything that a step needs, and random images of any batch size."""
 
     def __init__(
         self, recipe: Recipe, ranks: Ranks, model: nn.Module, normalise: Normalise, samples: int
     ) -> None:
         set_arithmetic(recipe)
         self.recipe, self.ranks = recipe, ranks
+        self._images = np.empty((0, recipe.image_size, recipe.image_size, 3), np.uint8)
         state = TrainState.fresh(recipe, model, ranks.device)
         timeline = Timeline.of(recipe, samples)
         to_input = input_maker(normalise, ranks.device, recipe.channels_last)
         spans = Spans(clock_of(ranks.device))
-        self.step = Step(recipe, timeline, ranks, state, model, to_input, Remedies(NOWHERE), spans)
+        self.step = Step(recipe, timeline, ranks, state, model, to_input, Remedies(NO_RUN), spans)
         model.train()
 
     def __call__(self, loaded: Loaded) -> None:
+        """Make a step. Raises BadRequest if it runs out of memory."""
         try:
             self.step(loaded)
         except Trouble as trouble:
-            if self.step.starved_at is None:
+            if self.step.out_of_memory_step is None:
                 raise AssertionError(f"a step that cannot diverge did: {trouble}") from trouble
-        if self.step.starved_at is not None:
-            raise BadRequest(self.too_large(len(loaded.labels)))
-
-    def too_large(self, images: int) -> str:
-        recipe = self.recipe
-        return (
-            f"{recipe.model} runs out of memory with {images:,} images of {recipe.image_size} px "
-            f"at once: lower --batch-size, or set --micro-batch to {max(images // 2, 2)} or less"
-        )
+        if self.step.out_of_memory_step is not None:
+            images, recipe = len(loaded.labels), self.recipe
+            raise BadRequest(
+                f"{recipe.model} runs out of memory with {images:,} images of {recipe.image_size} "
+                "px at once: lower --batch-size, or set --micro-batch to "
+                f"{max(images // 2, 2)} or less"
+            )
 
     def finish(self) -> None:
-        """Until the device has done what it was told."""
+        """Wait until the device has finished its work."""
         if self.ranks.device.type == "cuda":
             torch.cuda.synchronize(self.ranks.device)
 
-
-class Synthetic:
-    """Batches of noise, of any size up to the recipe's."""
-
-    def __init__(self, trial: Trial, classes: int) -> None:
-        self.trial, self.size = trial, trial.recipe.image_size
-        self._classes = classes
-        self._noise = np.random.default_rng(0)
-        self._images = np.empty((0, self.size, self.size, 3), np.uint8)
-
-    def batch(self, images: int) -> Loaded:
+    def random_batch(self, images: int) -> Loaded:
+        size = self.recipe.image_size
         if len(self._images) < images:
-            shape = (images, self.size, self.size, 3)
-            self._images = self._noise.integers(0, 256, shape, dtype=np.uint8)
-        numbers = np.arange(images)
-        batch = Batch(0, 0, images, self.size)
-        return Loaded(batch, self._images[:images], numbers % self._classes, numbers, numbers * 0)
+            shape = (images, size, size, 3)
+            self._images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+        numbers, zeros = np.arange(images), np.zeros(images, np.int64)
+        return Loaded(Batch(0, 0, images, size), self._images[:images], zeros, numbers, zeros)
 
     def timed(self, images: int) -> Cost:
-        """One step, or on a GPU the share of one in a group that runs without a stop."""
-        loaded, group = self.batch(images), 1
-        if self.trial.ranks.device.type == "cuda":
-            group = STEPS
+        """The cost of one step; on a GPU the mean of a group of steps without a pause between."""
+        loaded = self.random_batch(images)
+        group = STEPS if self.ranks.device.type == "cuda" else 1
         began, used = time.perf_counter(), time.process_time()
         for _ in range(group):
-            self.trial(loaded)
-        self.trial.finish()
+            self(loaded)
+        self.finish()
         return Cost((time.perf_counter() - began) / group, (time.process_time() - used) / group)
 
     def largest(self, seconds: float) -> int:
-        """The batch to measure with: the recipe's, or the largest that leaves time for enough
-        steps."""
-        recipe = self.trial.recipe
+        """The batch size to measure: the recipe's, or the largest that is fast enough."""
+        recipe = self.recipe
         images = min(2, recipe.batch_size)
         until = time.perf_counter() + seconds
         while True:
-            # Twice: the first of a shape sets up kernels.
-            took_s = min(self.undisturbed_s(self.timed(images)) for _ in range(2))
-            grown = min(2 * images, recipe.batch_size)
-            too_slow = took_s * (grown / images) * (STEPS + 1) > seconds
-            if images == grown or too_slow or time.perf_counter() > until:
+            # Twice: the first step of a shape chooses kernels.
+            step_s = min(self.undisturbed_s(self.timed(images)) for _ in range(2))
+            larger = min(2 * images, recipe.batch_size)
+            too_slow = step_s * (larger / images) * (STEPS + 1) > seconds
+            if images == larger or too_slow or time.perf_counter() > until:
                 return images
-            images = grown
+            images = larger
 
     def undisturbed_s(self, cost: Cost) -> float:
-        """What a step would take were nobody else here: on a CPU that is told by its own time."""
-        if self.trial.ranks.device.type == "cuda":
+        """Seconds of a step without other processes: on a CPU estimated from its CPU time."""
+        if self.ranks.device.type == "cuda":
             return cost.wall_s
         return max(cost.cpu_s / torch.get_num_threads(), cost.wall_s / MOST_DISTURBED)
 
     def measure(self, seconds: float) -> Compute:
-        recipe = self.trial.recipe
-        images = self.largest(seconds)
+        """The speed of steps, measured for about so many seconds."""
+        recipe, images = self.recipe, self.largest(seconds)
         half = max(images // 2, 1)
         whole_costs: list[Cost] = []
         half_costs: list[Cost] = []
         until = time.perf_counter() + seconds
-        while len(whole_costs) < STEPS or (
-            time.perf_counter() < until and len(whole_costs) < MOST_STEPS
-        ):
-            # In turns, so that both see the same moods of the machine.
+        # In turns, so that both sizes see the same state of the machine.
+        for step in range(MOST_STEPS):
+            if step >= STEPS and time.perf_counter() >= until:
+                break
             whole_costs.append(self.timed(images))
             half_costs.append(self.timed(half))
-        whole, small = middle(whole_costs), middle(half_costs)
+        whole, small = combined(whole_costs, median), combined(half_costs, median)
         fixed = Cost(fixed_s(whole.wall_s, small.wall_s), fixed_s(whole.cpu_s, small.cpu_s))
         uneven = spread([cost.wall_s for cost in whole_costs])
         if half * 2 != images or uneven > TOO_UNEVEN:
             fixed = Cost(0.0, 0.0)
-        return Compute(
-            recipe.amp,
-            images,
-            len(whole_costs),
-            for_batch(whole, images, fixed, recipe.batch_size),
-            fixed,
-            uneven,
-            recipe.batch_size,
-        )
+        batch_size, steps = recipe.batch_size, len(whole_costs)
+        cost = for_batch(whole, images, fixed, batch_size)
+        return Compute(recipe.amp, images, steps, cost, fixed, uneven, batch_size)
 
 
-def middle(costs: list[Cost]) -> Cost:
-    return Cost(median(cost.wall_s for cost in costs), median(cost.cpu_s for cost in costs))
+def combined(costs: list[Cost], average: Callable[[list[float]], float]) -> Cost:
+    """The mean or the median of some costs."""
+    return Cost(average([c.wall_s for c in costs]), average([c.cpu_s for c in costs]))
 
 
 def measure_compute(
-    recipe: Recipe, classes: int, ranks: Ranks, seconds: float, room: int
+    recipe: Recipe, classes: int, ranks: Ranks, seconds: float, free_bytes: int
 ) -> Iterator[Compute]:
-    """Each precision in turn; `room` is the free memory of the machine."""
+    """Measure each precision in turn, for `seconds` each; `free_bytes` is the free memory of the
+    machine. Raises BadRequest for a batch that does not fit into memory."""
     for amp in precisions(recipe, ranks.device):
-        tried = replace(harmless(recipe), amp=amp)
-        refuse_too_large(tried, classes, free_on(ranks.device, room))
-        model, normalise = build_model(tried, classes)
-        layout = torch.channels_last if tried.channels_last else torch.contiguous_format
-        model = model.to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]
-        trial = Trial(tried, ranks, model, normalise, max(tried.batch_size, 1 << 20))
-        yield Synthetic(trial, classes).measure(seconds)
+        trial_recipe = replace(harmless(recipe), amp=amp)
+        refuse_too_large(trial_recipe, classes, free_on(ranks.device, free_bytes))
+        model, normalise = build_on_device(trial_recipe, classes, ranks.device)
+        samples = max(trial_recipe.batch_size, 1 << 20)
+        yield Trial(trial_recipe, ranks, model, normalise, samples).measure(seconds)
 
 
 def measure_together(
     dataset: Dataset, recipe: Recipe, ranks: Ranks, compute: Compute, seconds: float
 ) -> Together:
-    """Train for some seconds with batches of the size that compute was measured with. The first
-    steps, whose batches were ready before, are left out."""
-    tried = replace(harmless(recipe), batch_size=compute.measured_size)
-    prepared = replace(prepare(dataset, tried, ranks), evaluated=None)
-    feeding = feed(prepared, prepared.lanes, ranks, lambda words: None)
-    trial = Trial(tried, ranks, prepared.model, prepared.normalise, len(prepared.split))
+    """Train for some seconds with the batch size that compute was measured with. The first steps
+    are left out: their batches were ready before."""
+    trial_recipe = replace(harmless(recipe), batch_size=compute.measured_size)
+    prepared = replace(prepare(dataset, trial_recipe, ranks), evaluated=None)
+    loader = build_loaders(prepared, prepared.lanes, ranks, lambda message: None).loader
+    trial = Trial(trial_recipe, ranks, prepared.model, prepared.normalise, len(prepared.split))
     costs: list[Cost] = []
     laps: list[tuple[Lap, dict[str, float]]] = []
     first, spans = prepared.fit.prefetch + 2, trial.step.spans
-    batches = feeding.loader.batches(trial.step.timeline.batches())
+    batches = loader.batches(trial.step.timeline.batches())
     try:
         until = time.perf_counter() + seconds
         began, used = time.perf_counter(), time.process_time()
@@ -282,28 +263,25 @@ def measure_together(
             costs.append(Cost(now - began, now_used - used))
             began, used = now, now_used
     finally:
-        feeding.loader.close()
+        loader.close()
     kept = costs[first:]
-    paces = [mean_of(kept[at : at + STEPS]) for at in range(0, len(kept) - STEPS + 1, STEPS)]
-    cost = for_batch(middle(paces), tried.batch_size, compute.fixed, compute.batch_size)
-    facts = facts_of_laps(laps[first:], tried.batch_size, feeding.loader.threads)
-    return Together(compute.batch_size, tried.batch_size, len(kept), cost, facts)
+    starts = range(0, len(kept) - STEPS + 1, STEPS)
+    groups = [combined(kept[start : start + STEPS], fmean) for start in starts]
+    images, fixed = trial_recipe.batch_size, compute.fixed
+    cost = for_batch(combined(groups, median), images, fixed, compute.batch_size)
+    facts = facts_of_laps(laps[first:], images, loader.threads)
+    return Together(compute.batch_size, images, len(kept), cost, facts)
 
 
 def facts_of_laps(
     laps: list[tuple[Lap, dict[str, float]]], images: int, threads: int
 ) -> Facts | None:
-    """The facts of some steps, as a run would have left them in its events."""
-    seen = AttemptSums()
+    """The facts of some steps, as they would follow from the events of a run."""
+    gathered = AttemptSums()
     environment = {"cores": usable_cores(), "threads": torch.get_num_threads()}
     start = {"kind": "attempt", "step": -WARM_UP, "environment": environment}
-    seen.add(0, {**start, "loading_threads": threads})
+    gathered.add(0, {**start, "loading_threads": threads})
     for step, (lap, work) in enumerate(laps):
-        timed = {"parts": lap.parts(), "on_cpu": lap.on_cpu(), "work": work}
-        seen.add(0, {"kind": "step", "step": step, "batch": images, **timed})
-    return seen.facts()
-
-
-def mean_of(costs: list[Cost]) -> Cost:
-    count = len(costs)
-    return Cost(sum(cost.wall_s for cost in costs) / count, sum(c.cpu_s for c in costs) / count)
+        times = {"parts": lap.parts(), "on_cpu": lap.on_cpu(), "work": work}
+        gathered.add(0, {"kind": "step", "step": step, "batch": images, **times})
+    return gathered.facts()

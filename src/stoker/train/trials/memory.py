@@ -1,8 +1,8 @@
-"""What a network takes of memory and disk, told before it is made.
+"""The memory and disk space that a model takes, known before it is built.
 
-Invariants: nothing is computed, downloaded or allocated for it: shapes go through the network, no
-numbers. What a step holds is what the forward pass keeps for the backward pass, which is most of
-it; real steps have been seen to take 0.9 to 1.2 times as much.
+Invariants: nothing is computed, downloaded or allocated: only shapes pass through the model, no
+numbers. The estimate for a step is the activations that the forward pass keeps for the backward
+pass, which are most of its memory; measured steps took 0.9 to 1.2 times as much.
 """
 
 from __future__ import annotations
@@ -18,68 +18,70 @@ from stoker.recipe.recipe import Recipe
 from stoker.train.model.build import build_model
 
 FLOAT_BYTES = 4
-TRIED = 4
-"""Images whose shapes go through the network."""
-BEYOND = 1.1
-"""A step's memory for each byte that is kept for its backward pass."""
+SAMPLE_IMAGES = 4
+"""Images whose shapes pass through the model."""
+MARGIN = 1.1
+"""Memory of a step for each byte of activations that it keeps."""
 
 
-def shape_of(recipe: Recipe, classes: int) -> nn.Module:
-    """The network without its numbers."""
+def model_of_shapes(recipe: Recipe, classes: int) -> nn.Module:
+    """The model with shapes only, without numbers."""
     with torch.device("meta"):
         return build_model(replace(recipe, pretrained=False), classes)[0]
 
 
 def parameters(recipe: Recipe, classes: int) -> int:
-    return sum(each.numel() for each in shape_of(recipe, classes).parameters())
+    """The number of parameters of the recipe's model."""
+    return sum(weight.numel() for weight in model_of_shapes(recipe, classes).parameters())
 
 
 def checkpoint_bytes(recipe: Recipe, numbers: int) -> int:
-    """What a checkpoint of so many parameters takes: weights, their average, the optimiser's."""
+    """Bytes of a checkpoint of so many parameters: weights, moving average, optimiser state."""
     copies = 1 + int(recipe.ema) + (2 if recipe.optimizer == "adamw" else int(recipe.momentum > 0))
     return FLOAT_BYTES * numbers * copies
 
 
 def image_bytes(recipe: Recipe, classes: int) -> int:
-    """What a step holds for each image; 0 for a network that does not run on shapes alone."""
+    """Bytes that a step holds for each image; 0 if the model does not run on shapes alone."""
     side = recipe.image_size
-    images = torch.empty(TRIED, 3, side, side, device="meta")
+    images = torch.empty(SAMPLE_IMAGES, 3, side, side, device="meta")
     with suppress(RuntimeError, NotImplementedError):
         share = 0.5 if recipe.amp in ("bf16", "fp16") else 1.0
-        return int(share * kept_bytes(shape_of(recipe, classes).train(), images) / TRIED)
+        model = model_of_shapes(recipe, classes).train()
+        return int(share * activation_bytes(model, images) / SAMPLE_IMAGES)
     return 0
 
 
-def kept_bytes(model: nn.Module, images: Tensor) -> int:
-    """What a pass over some images holds for its way back, and a little more."""
-    own = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
-    kept: dict[int, torch.UntypedStorage] = {}
+def activation_bytes(model: nn.Module, images: Tensor) -> int:
+    """Bytes of activations that a forward pass keeps for the backward pass, plus a margin."""
+    own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    activations: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in own:
-            kept[storage._cdata] = storage
+            activations[storage._cdata] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(images)
-    return int(BEYOND * sum(each.nbytes() for each in kept.values()))
+    return int(MARGIN * sum(storage.nbytes() for storage in activations.values()))
 
 
-def free_on(device: torch.device, room: int) -> int:
-    """Memory that a step can still take: the GPU's, or the room on the machine."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else room
+def free_on(device: torch.device, free_bytes: int) -> int:
+    """Free memory for a step: the GPU's, or on a CPU the machine's `free_bytes`."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_bytes
 
 
-def refuse_too_large(recipe: Recipe, classes: int, room: int) -> None:
-    """Refuse a batch that no step can hold, before the machine is brought to its knees."""
-    at_once = min(recipe.micro_batch or recipe.batch_size, recipe.batch_size)
-    each = image_bytes(recipe, classes)
-    if each * at_once <= room:
+def refuse_too_large(recipe: Recipe, classes: int, free_bytes: int) -> None:
+    """Raise BadRequest for a batch that does not fit into memory, before it is tried."""
+    images = min(recipe.micro_batch or recipe.batch_size, recipe.batch_size)
+    bytes_each = image_bytes(recipe, classes)
+    if bytes_each * images <= free_bytes:
         return
-    fits = max(int(room / each) // 2 * 2, 2)
+    fits = max(int(free_bytes / bytes_each) // 2 * 2, 2)
     raise BadRequest(
-        f"{at_once:,} images of {recipe.image_size} px at once through {recipe.model} need about "
-        f"{each * at_once / 1e9:,.1f} GB, and {room / 1e9:,.1f} GB are free: lower --batch-size "
-        f"or --micro-batch to {fits:,}, or --image-size"
+        f"{images:,} images of {recipe.image_size} px at once through {recipe.model} need about "
+        f"{bytes_each * images / 1e9:,.1f} GB, and {free_bytes / 1e9:,.1f} GB are free: lower "
+        f"--batch-size or --micro-batch to {fits:,}, or --image-size"
     )

@@ -21,11 +21,11 @@ from stoker.data.packing.pack import pack
 from stoker.recipe.recipe import Phase, Recipe
 from stoker.recipe.schedule import learning_rate
 from stoker.run.directory import Run
-from stoker.run.events import Events
 from stoker.survive.stopping import StopRequest
-from stoker.train.attempt.assembly import AttemptInputs, assemble
+from stoker.train.attempt.assembly import assemble
+from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
-from stoker.train.loaders import prepare
+from stoker.train.loaders import Loaders, prepare
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 
@@ -63,25 +63,20 @@ def make_loop(dataset: Dataset, tmp_path: Path) -> Iterator[MakeLoop]:
 
     def make(recipe: Recipe, listener: Callable[[dict[str, Any]], None] = lambda event: None):
         run, ranks = Run(tmp_path / f"run{len(made)}"), Ranks(0, 1, 0, 1, CPU)
-        events = Events(run.events_path(1, 0), (listener,))
-        parts = AttemptInputs(
-            prepare(dataset, recipe, ranks), run, ranks, events, StopRequest(), 1, []
-        )
-        made.append(assemble(parts))
+        inputs = AttemptInputs(prepare(dataset, recipe, ranks), run, ranks, StopRequest())
+        inputs.begin((listener,))
+        made.append(assemble(inputs))
         return made[-1]
 
     yield make
     for loop in made:
-        loop.watchdog.close()
-        loop.loader.close()
-        if loop.evaluator:
-            loop.evaluator.close()
-        loop.events.close()
+        loop.close()
+        loop.records.events.close()
     torch.set_num_threads(before)
 
 
 def first_batch(loop: Loop) -> Loaded:
-    return next(iter(loop.loader.batches(loop.timeline.batches())))
+    return next(iter(loop.loaders.loader.batches(loop.timeline.batches())))
 
 
 def first_loss(loop: Loop) -> float:
@@ -146,22 +141,22 @@ class TestGolden:
         assert found == pytest.approx(numbers(evaluation), rel=1e-4)
 
 
-def with_network(loop: Loop, network: nn.Module) -> Loop:
-    """The same loop around another network, in double precision."""
-    network = network.double()
+def with_model(loop: Loop, model: nn.Module) -> Loop:
+    """The same loop around another model, in double precision."""
+    model = model.double()
     make_input = loop.step.to_input
-    state = TrainState.fresh(loop.step.recipe, network, CPU)
+    state = TrainState.fresh(loop.step.recipe, model, CPU)
     step = replace(
         loop.step,
         state=state,
-        wrapped=network,
+        wrapped=model,
         to_input=lambda images: make_input(images).double(),
     )
-    return replace(loop, state=state, step=step)
+    return replace(loop, step=step)
 
 
 def without_norms() -> nn.Module:
-    """A network whose answer to an image does not depend on the images beside it."""
+    """A model whose answer to an image does not depend on the images beside it."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 4, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(16, 3))
@@ -194,9 +189,9 @@ class TestAccumulation:
         self, make_loop: MakeLoop, recipe: Recipe, batch_size: int, micro_batch: int
     ) -> None:
         recipe = replace(recipe, batch_size=batch_size)
-        whole = gradients(with_network(make_loop(recipe), without_norms()))
+        whole = gradients(with_model(make_loop(recipe), without_norms()))
         recipe = replace(recipe, micro_batch=micro_batch)
-        assert_close(gradients(with_network(make_loop(recipe), without_norms())), whole)
+        assert_close(gradients(with_model(make_loop(recipe), without_norms())), whole)
 
     @pytest.mark.parametrize(("batch_size", "micro_batch"), CUTS)
     def test_sums_count_each_image_once(
@@ -204,7 +199,7 @@ class TestAccumulation:
     ) -> None:
         recipe = replace(TINY, batch_size=batch_size)
         loops = [
-            with_network(make_loop(replace(recipe, micro_batch=micro)), without_norms())
+            with_model(make_loop(replace(recipe, micro_batch=micro)), without_norms())
             for micro in (0, micro_batch)
         ]
         whole, parts = (loop.step(first_batch(loop)) for loop in loops)
@@ -229,7 +224,7 @@ class TestAccumulation:
 
 
 def held_at_once(make_loop: MakeLoop, batch_size: int, micro_batch: int) -> list[int]:
-    """How many images the network was given each time in one step."""
+    """How many images the model was given each time in one step."""
     loop = make_loop(replace(TINY, batch_size=batch_size, micro_batch=micro_batch))
     sizes: list[int] = []
     loop.step.wrapped.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
@@ -244,14 +239,14 @@ class TestRanks:
         self, make_loop: MakeLoop, recipe: Recipe, batch_size: int, world: int
     ) -> None:
         recipe = replace(recipe, batch_size=batch_size)
-        alone = gradients(with_network(make_loop(recipe), without_norms()))
+        alone = gradients(with_model(make_loop(recipe), without_norms()))
         found = []
         for rank in range(world):
-            loop = with_network(make_loop(recipe), without_norms())
-            whole = loop.loader
+            loop = with_model(make_loop(recipe), without_norms())
+            whole = loop.loaders.loader
             part = Loader(whole.split, whole.order, whole.view, rank=rank, world=world, threads=1)
             step = replace(loop.step, ranks=Ranks(rank, world, 0, world, CPU))
-            found.append(gradients(replace(loop, step=step, loader=part)))
+            found.append(gradients(replace(loop, step=step, loaders=Loaders(part, None))))
             part.close()
         mean = {name: sum(each[name] for each in found) / world for name in alone}
         assert_close(mean, alone)
@@ -260,14 +255,14 @@ class TestRanks:
 class TestStep:
     def test_moves_position_and_step_on(self, make_loop: MakeLoop) -> None:
         loop = make_loop(TINY)
-        for loaded in loop.loader.batches(loop.timeline.batches()):
+        for loaded in loop.loaders.loader.batches(loop.timeline.batches()):
             loop.step(loaded)
         assert (loop.state.step, loop.state.position) == (3, 48) == (3, loop.timeline.end)
 
     def test_drops_out_the_same_whenever_it_is_taken(self, make_loop: MakeLoop) -> None:
         def once(noise: int) -> dict[str, Tensor]:
-            network = nn.Sequential(nn.Dropout(0.5), without_norms())
-            loop = with_network(make_loop(TINY), network)
+            model = nn.Sequential(nn.Dropout(0.5), without_norms())
+            loop = with_model(make_loop(TINY), model)
             torch.manual_seed(noise)
             return gradients(loop)
 

@@ -18,7 +18,7 @@ GLOO = "[/pytorch/gloo/transport/tcp/pair.cc:538] Connection closed by peer [10.
 
 @pytest.fixture(autouse=True)
 def quick_and_elastic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "A_MOMENT_S", 0.0)
+    monkeypatch.setattr(peers, "WAIT_S", 0.0)
     monkeypatch.setenv("STOKER_ELASTIC", "1")
 
 
@@ -49,7 +49,7 @@ def test_those_who_say_nothing_are_named_with_their_host(tmp_path: Path, error: 
     assert [event["kind"] for event in run.attempt_events(1)] == ["attempt", "peer_lost"]
 
 
-def test_where_all_are_alive_it_was_the_network(tmp_path: Path) -> None:
+def test_where_all_are_alive_the_connection_was_lost(tmp_path: Path) -> None:
     run = Run(tmp_path)
     ours, other = begin(run, 2)
     other.write("peer_lost")

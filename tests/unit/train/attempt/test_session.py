@@ -26,7 +26,8 @@ from stoker.run.directory import Run
 from stoker.run.events import Event
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.stopping import StopRequest
-from stoker.train.attempt.session import FINISHED, STOPPED, train
+from stoker.train.attempt.end import FINISHED, INTERRUPTED
+from stoker.train.attempt.session import train
 from stoker.train.loaders import prepare
 from stoker.train.process_group import Ranks
 
@@ -214,8 +215,8 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def wishing(stop: StopRequest, when: Callable[[Event], bool]) -> Callable[[Event], None]:
-    """A listener that wishes a stop at an event."""
+def request_stop(stop: StopRequest, when: Callable[[Event], bool]) -> Callable[[Event], None]:
+    """A listener that requests a stop at an event."""
 
     def listen(event: Event) -> None:
         if when(event):
@@ -232,12 +233,12 @@ class TestStopping:
         whole, run, stop = tmp_path / "whole", tmp_path / "run", StopRequest()
         assert train(data, recipe(**KINDS[kind]), whole) == FINISHED
 
-        fifth = wishing(stop, lambda event: event["kind"] == "step" and event["step"] == 4)
+        fifth = request_stop(stop, lambda event: event["kind"] == "step" and event["step"] == 4)
         cut = recipe(**KINDS[kind], **EVERY_STEP)
-        assert train(data, cut, run, (fifth,), stop) == STOPPED
+        assert train(data, cut, run, (fifth,), stop) == INTERRUPTED
         end = Run(run).end()
         assert end is not None
-        assert (end["outcome"], end["reason"]) == (STOPPED, "the test")
+        assert (end["outcome"], end["reason"]) == (INTERRUPTED, "the test")
         assert 5 <= end["step"] < STEPS
         assert newest(run)["place"]["step"] == end["step"]
         assert steps_of(run) == list(range(end["step"]))
@@ -252,8 +253,8 @@ class TestStopping:
         self, data: Path, tmp_path: Path, whole: Path
     ) -> None:
         run, stop = tmp_path / "run", StopRequest()
-        when = wishing(stop, lambda event: event["kind"] == "evaluating")
-        assert train(data, recipe(eval_batch_size=2), run, (when,), stop) == STOPPED
+        when = request_stop(stop, lambda event: event["kind"] == "evaluating")
+        assert train(data, recipe(eval_batch_size=2), run, (when,), stop) == INTERRUPTED
         assert events_of(run, "evaluation") == []
         assert newest(run)["place"]["position"] == 64
         assert train(data, recipe(), run) == FINISHED
@@ -265,7 +266,7 @@ class TestStopping:
     ) -> None:
         stop = StopRequest()
         stop.request("at once")
-        assert train(data, recipe(), tmp_path / "run", (), stop) == STOPPED
+        assert train(data, recipe(), tmp_path / "run", (), stop) == INTERRUPTED
         assert steps_of(tmp_path / "run") == []
         assert train(data, recipe(), tmp_path / "run") == FINISHED
         assert steps_of(tmp_path / "run") == list(range(STEPS))
@@ -276,7 +277,7 @@ class TestStopping:
         run = tmp_path / "run"
         for _ in range(3 * STEPS):
             stop = StopRequest()
-            soon = wishing(stop, lambda event: event["kind"] == "step")
+            soon = request_stop(stop, lambda event: event["kind"] == "step")
             if train(data, recipe(**EVERY_STEP), run, (soon,), stop) == FINISHED:
                 break
         assert Run(run).finished
@@ -394,8 +395,8 @@ class TestFailure:
         self, data: Path, tmp_path: Path, whole: Path
     ) -> None:
         run, stop = tmp_path / "run", StopRequest()
-        fifth = wishing(stop, lambda event: event["kind"] == "step" and event["step"] == 4)
-        assert train(data, recipe(**EVERY_STEP), run, (fifth,), stop) == STOPPED
+        fifth = request_stop(stop, lambda event: event["kind"] == "step" and event["step"] == 4)
+        assert train(data, recipe(**EVERY_STEP), run, (fifth,), stop) == INTERRUPTED
         torn, before = Checkpoints(run).names()[:2]
         (run / "checkpoints" / torn / "COMMITTED").unlink()
         assert train(data, recipe(), run) == FINISHED
@@ -459,6 +460,6 @@ class TestPoorMounts:
         monkeypatch.setattr(fcntl, "flock", refuse)
         stop = StopRequest()
         stop.request("a test")
-        assert train(sets["usual"], recipe(), tmp_path / "run", stop=stop) == STOPPED
+        assert train(sets["usual"], recipe(), tmp_path / "run", stop=stop) == INTERRUPTED
         assert train(sets["usual"], recipe(), tmp_path / "run") == FINISHED
         assert [event["step"] for event in Run(tmp_path / "run").steps()] == list(range(STEPS))

@@ -1,4 +1,4 @@
-"""A network is named in the recipe, drawn from its seed, and refused by name if nobody has it."""
+"""A model is named in the recipe, drawn from its seed, and refused by name if nobody has it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestNames:
         with pytest.raises(BadRequest, match=r"resnet9_w2 .*drop --pretrained"):
             build_model(replace(SMALL, pretrained=True), 3)
 
-    def test_a_network_without_channels_is_refused(self) -> None:
+    def test_a_model_without_channels_is_refused(self) -> None:
         with pytest.raises(BadRequest, match="resnet9_w0"):
             build_model(Recipe(model="resnet9_w0"), 3)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 
 from stoker.measure.spans import Spans
 from stoker.run.events import Events
-from stoker.train.records import step_log as steplog
 from stoker.train.records.step_log import SECONDS_BETWEEN_READS, StepLog
 
 
@@ -89,12 +87,9 @@ def test_listeners_see_what_the_file_says(path: Path) -> None:
     assert heard == written(path)
 
 
-def test_steps_are_read_about_once_a_second_without_being_asked(
-    path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_are_read_about_once_a_second_without_being_asked(path: Path, events: Events) -> None:
     now = 100.0
-    monkeypatch.setattr(steplog, "time", SimpleNamespace(monotonic=lambda: now))
-    log = StepLog(events)
+    log = StepLog(events, clock=lambda: now)
     now += SECONDS_BETWEEN_READS - 0.1
     note(log, 0)
     assert written(path) == []

@@ -250,7 +250,7 @@ class TestTrial:
     def tried(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen: list[int] = []
 
-        def cost(step: Any, room: int) -> tuple[float, float] | None:
+        def cost(step: Any, free_bytes: int) -> tuple[float, float] | None:
             seen.append(step.state.step)
             return (0.0123456789, 0.05) if step.loaded == "images" else None
 
@@ -284,7 +284,7 @@ class TestTrial:
             stage.train(1)
         assert tried == []
 
-    def test_is_not_made_of_a_compiled_network(self, stages: Any, tried: list[int]) -> None:
+    def test_is_not_made_of_a_compiled_model(self, stages: Any, tried: list[int]) -> None:
         stage = stages(compile=True)
         for _ in range(40):
             stage.train(1)
@@ -330,7 +330,7 @@ class TestTrouble:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
         with monkeypatch.context() as read_only:
-            read_only.setattr("stoker.run.os.write", refuse)
+            read_only.setattr("stoker.run.events.os.write", refuse)
             stage.train(20)
             stage.watch.close()
         assert stage.events.flush()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,19 +26,19 @@ from stoker.run.directory import Run
 from stoker.run.events import Event
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.remedies import Remedies
-from stoker.train.attempt.session import FINISHED, train
+from stoker.train.attempt.end import FINISHED
+from stoker.train.attempt.session import train
 from stoker.train.process_group import Ranks
 from stoker.train.records import verdicts as watch
 from stoker.train.state import TrainState
 from stoker.train.step import Step
-from stoker.train.trials import larger_batch as larger
 from stoker.train.trials.larger_batch import LEAST_TRIALS, MOST_TRIALS, SECONDS, larger_batch
 
 CPU = torch.device("cpu")
 CLASSES, SIDE = 3, 8
 
 
-class Network(nn.Module):
+class TracedModel(nn.Module):
     """Statistics, chance and weights: all that a pass may change. Tells the sizes it has seen."""
 
     def __init__(self, pause: Callable[[int], None] = lambda images: None) -> None:
@@ -75,9 +74,9 @@ MakeStep = Callable[..., Step]
 
 @pytest.fixture
 def make_step(tmp_path: Path) -> MakeStep:
-    def make(network: nn.Module | None = None, batch: int = 16, **changes: Any) -> Step:
+    def make(custom: nn.Module | None = None, batch: int = 16, **changes: Any) -> Step:
         recipe = Recipe(batch_size=batch, image_size=SIDE, epochs=1, lr=0.05, **changes)
-        model = network or Network()
+        model = custom or TracedModel()
         timeline = Timeline.of(recipe, 20 * batch)
         state = TrainState.fresh(recipe, model, CPU)
         ranks = Ranks(0, 1, 0, 1, CPU)
@@ -131,7 +130,7 @@ class TestTrace:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_steps_go_on_as_if_nothing_had_been_tried(self, make_step: MakeStep, kind: str) -> None:
-        tried, plain = (make_step(Network(), **KINDS[kind]) for _ in range(2))
+        tried, plain = (make_step(TracedModel(), **KINDS[kind]) for _ in range(2))
         for loaded in batches(plain, 6):
             assert same(tried(loaded), plain(loaded))
             larger_batch(tried, ROOM)
@@ -141,29 +140,29 @@ class TestTrace:
     def test_none_is_left_where_a_pass_fails(
         self, make_step: MakeStep, trouble: type[Exception]
     ) -> None:
-        network = Network()
-        step = make_step(network)
+        model = TracedModel()
+        step = make_step(model)
         step(batches(step, 1)[0])
         before = everything(step)
 
         def fail_in_the_end(images: int) -> None:
-            if len(network.seen) > 4:
+            if len(model.seen) > 4:
                 raise trouble("not enough")
 
-        network.seen.clear()
-        network.pause = fail_in_the_end
+        model.seen.clear()
+        model.pause = fail_in_the_end
         with pytest.raises(trouble):
             larger_batch(step, ROOM)
-        assert len(network.seen) == 5
+        assert len(model.seen) == 5
         assert same(everything(step), before)
 
     def test_nothing_is_tried_that_memory_does_not_hold(self, make_step: MakeStep) -> None:
-        network = Network()
-        step = make_step(network)
+        model = TracedModel()
+        step = make_step(model)
         step(batches(step, 1)[0])
-        network.seen.clear()
-        assert larger_batch(step, room=1000) is None
-        assert network.seen == [16]
+        model.seen.clear()
+        assert larger_batch(step, free_bytes=1000) is None
+        assert model.seen == [16]
 
 
 @pytest.fixture(scope="module")
@@ -229,34 +228,34 @@ class TestWholeRuns:
         measuring = [e["parts"].get("measuring", 0) for e in tried if e["kind"] == "step"]
         assert sum(seconds > 0 for seconds in measuring) == 1
 
-    def test_a_network_with_weights_that_it_does_not_use_is_trained(
+    def test_a_model_with_weights_that_it_does_not_use_is_trained(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from stoker.train import loaders as feeding
 
-        build = feeding.build_model
+        build = feeding.build_on_device
 
         def with_a_spare_weight(*given: Any) -> Any:
             model, normalise = build(*given)
             model.spare = nn.Parameter(torch.zeros(2))
             return model, normalise
 
-        monkeypatch.setattr(feeding, "build_model", with_a_spare_weight)
+        monkeypatch.setattr(feeding, "build_on_device", with_a_spare_weight)
         monkeypatch.setattr(watch, "SHORT_STEP_S", 1e9)
         self.trained(data, tmp_path / "run")
 
 
 class Clock:
-    """Stands still but for what a network is said to take."""
+    """A clock that moves only with the work of a model."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, anyway_s: float, per_image_s: float
-    ) -> None:
+    def __init__(self, anyway_s: float, per_image_s: float) -> None:
         self.now, self.anyway_s, self.per_image_s = 50.0, anyway_s, per_image_s
-        monkeypatch.setattr(larger, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
-    def network(self) -> Network:
-        return Network(self.work)
+    def __call__(self) -> float:
+        return self.now
+
+    def model(self) -> TracedModel:
+        return TracedModel(self.work)
 
     def work(self, images: int) -> None:
         self.now += self.anyway_s + images * self.per_image_s
@@ -278,21 +277,21 @@ class TestCost:
     def test_is_the_time_of_both_batches(
         self,
         make_step: MakeStep,
-        monkeypatch: pytest.MonkeyPatch,
         batch: int,
         anyway_s: float,
         per_image_s: float,
     ) -> None:
-        network = Clock(monkeypatch, anyway_s, per_image_s).network()
-        step = make_step(network, batch=batch)
+        clock = Clock(anyway_s, per_image_s)
+        model = clock.model()
+        step = make_step(model, batch=batch)
         step(batches(step, 1)[0])
-        network.seen.clear()
-        found = larger_batch(step, ROOM)
+        model.seen.clear()
+        found = larger_batch(step, ROOM, clock)
         assert found == pytest.approx(
             (anyway_s + batch * per_image_s, anyway_s + LARGER * batch * per_image_s)
         )
         both_s = sum(found or ())
-        first, *seen = network.seen
+        first, *seen = model.seen
         trials = len(seen) // 2 - 1
         assert first == batch  # to see what it keeps in memory
         assert seen == [batch, LARGER * batch] * (trials + 1)
@@ -303,26 +302,24 @@ class TestCost:
         whole = anyway_s + batch * per_image_s
         assert in_larger(found) == pytest.approx(1 - anyway_s * (1 - 1 / LARGER) / whole)
 
-    def test_of_a_batch_of_one_is_found_too(
-        self, make_step: MakeStep, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        step = make_step(Clock(monkeypatch, 0.2, 0.01).network(), batch=1)
+    def test_of_a_batch_of_one_is_found_too(self, make_step: MakeStep) -> None:
+        clock = Clock(0.2, 0.01)
+        step = make_step(clock.model(), batch=1)
         step(batches(step, 1)[0])
-        assert larger_batch(step, ROOM) == pytest.approx((0.21, 0.28))
+        assert larger_batch(step, ROOM, clock) == pytest.approx((0.21, 0.28))
 
-    def test_is_never_more_than_before(
-        self, make_step: MakeStep, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        clock = Clock(monkeypatch, 0.0, 0.01)
-        step = make_step(Network(lambda images: clock.work(images * images)))
+    def test_is_never_more_than_before(self, make_step: MakeStep) -> None:
+        clock = Clock(0.0, 0.01)
+        step = make_step(TracedModel(lambda images: clock.work(images * images)))
         step(batches(step, 1)[0])
-        assert (
-            in_larger(larger_batch(step, ROOM)) == 1
-        )  # the time grows with the square of the images
+        # The time grows with the square of the images.
+        assert in_larger(larger_batch(step, ROOM, clock)) == 1
 
     def test_by_a_real_clock_tells_the_two_kinds_apart(self, make_step: MakeStep) -> None:
         def share(anyway_s: float, per_image_s: float) -> float:
-            step = make_step(Network(lambda images: time.sleep(anyway_s + per_image_s * images)))
+            step = make_step(
+                TracedModel(lambda images: time.sleep(anyway_s + per_image_s * images))
+            )
             step(batches(step, 1)[0])
             return in_larger(larger_batch(step, ROOM)) or 0.0
 

@@ -1,4 +1,4 @@
-"""A network that is too slow for a run is told before its first step, with the numbers."""
+"""A model that is too slow for a run is told before its first step, with the numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 from stoker.train.step import Step
 from stoker.train.trials import link_check as preflight
-from stoker.train.trials.link_check import FEW, LONG_S, computing_s, too_slow
+from stoker.train.trials.link_check import FEW_IMAGES, LONG_S, computing_s, too_slow
 
 CPU = torch.device("cpu")
 MBIT = 1e6 / 8
@@ -57,7 +57,7 @@ def seconds_an_image(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[
             seen.append(len(images))
             return seconds * len(images)
 
-        monkeypatch.setattr(preflight, "passes", passes)
+        monkeypatch.setattr(preflight, "time_pass", passes)
         return seen
 
     return let
@@ -92,10 +92,10 @@ def test_a_long_step_is_told_from_a_few_images(
     seen = seconds_an_image(LONG_S)
     step = make_step(batch=256)
     assert computing_s(step, step.timeline.batch_of_step(0)) == pytest.approx(LONG_S * 128)
-    assert set(seen) == {FEW}
+    assert set(seen) == {FEW_IMAGES}
 
 
-@pytest.mark.parametrize(("fits", "seconds"), [(FEW, 0.128), (0, math.inf)])
+@pytest.mark.parametrize(("fits", "seconds"), [(FEW_IMAGES, 0.128), (0, math.inf)])
 def test_so_is_one_that_finds_no_memory(
     make_step: MakeStep, monkeypatch: pytest.MonkeyPatch, fits: int, seconds: float
 ) -> None:
@@ -106,7 +106,7 @@ def test_so_is_one_that_finds_no_memory(
             raise torch.OutOfMemoryError
         return 0.001 * len(images)
 
-    monkeypatch.setattr(preflight, "passes", passes)
+    monkeypatch.setattr(preflight, "time_pass", passes)
     step = make_step(batch=256)
     assert computing_s(step, step.timeline.batch_of_step(0)) == pytest.approx(seconds)
     assert bool(too_slow(step, 1000.0, 0.0)) is (fits > 0)
@@ -150,9 +150,9 @@ def test_the_words_have_the_port_the_numbers_and_a_way_on(
     words = too_slow(step, 9.5 * MBIT, 1e-9)
     assert f"a gradient of {size / 1e6:.3g} MB at 10 Mbit/s" in words
     assert "looks like a 10 Mbit/s port" in words
-    assert "compute for 0.032 s a step" in words
+    assert "0.032 s to compute a step" in words
     assert "a port of 100 Mbit/s would hide it" in words
-    assert words.endswith("--yes trains all the same")
+    assert words.endswith("--yes trains anyway")
 
 
 def test_a_busy_processor_is_no_port(

@@ -1,4 +1,4 @@
-"""Memory and disk that a network takes, known without making it."""
+"""Memory and disk that a model takes, known without making it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_batch_holds_what_its_backward_pass_needs() -> None:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(torch.zeros(8, 3, 16, 16))
     real = sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in own) / 8
-    assert image_bytes(TINY, 7) == pytest.approx(footprint.BEYOND * real, rel=0.1)
+    assert image_bytes(TINY, 7) == pytest.approx(footprint.MARGIN * real, rel=0.1)
     assert image_bytes(replace(TINY, amp="bf16"), 7) == pytest.approx(
         image_bytes(TINY, 7) / 2, rel=0.01
     )
@@ -58,11 +58,13 @@ def test_what_does_not_fit_is_refused_with_what_does() -> None:
     refuse_too_large(replace(TINY, micro_batch=int(fits.group(1))), 7, 7 * each)
 
 
-def test_a_network_that_needs_numbers_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_needs_numbers_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Choosy(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:
             return input if bool(input.sum() > 0) else -input
 
-    monkeypatch.setattr(footprint, "shape_of", lambda recipe, classes: Choosy(1, 1, device="meta"))
+    monkeypatch.setattr(
+        footprint, "model_of_shapes", lambda recipe, classes: Choosy(1, 1, device="meta")
+    )
     assert image_bytes(TINY, 7) == 0
     refuse_too_large(TINY, 7, 1)

@@ -1,0 +1,62 @@
+"""The inputs of the attempts of one command."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass, field
+
+import torch
+
+from stoker.measure.environment import seconds_since_start
+from stoker.recipe.changes import Change
+from stoker.run.directory import Run
+from stoker.run.events import Events, Listener
+from stoker.survive.checkpoint import Snapshot
+from stoker.survive.checkpoints import Checkpoints
+from stoker.survive.rehearsal import Reader
+from stoker.survive.stopping import StopRequest
+from stoker.train.loaders import Prepared, prepare
+from stoker.train.process_group import Ranks
+
+
+@dataclass
+class AttemptInputs:
+    """Everything that an attempt is built from."""
+
+    prepared: Prepared
+    run: Run
+    ranks: Ranks
+    stop: StopRequest
+    accept_slow_link: bool = False
+    """Train even if the link between the machines is too slow for the run."""
+    reader: Reader | None = None
+    """The process that reads the first checkpoint back; None if that is not needed."""
+    changes: list[Change] = field(default_factory=list)
+    """Recipe keys that differ from those of the run."""
+    began_s: float = 0.0
+    """Seconds after the start of this process at which the attempt began."""
+
+    def begin(self, listeners: tuple[Listener, ...] = ()) -> None:
+        """Begin an attempt: number it, open its events and find the newest checkpoint. Rank 0 sets
+        torn checkpoints aside before the others look."""
+        first = self.ranks.first
+        self.attempt = self.ranks.from_first(self.run.new_attempt() if first else 0)
+        path = self.run.events_path(self.attempt, self.ranks.rank)
+        self.events = Events(path, listeners if first else ())
+        self.checkpoints = Checkpoints(self.run.path, self.prepared.recipe.keep_checkpoints)
+        self.newest: Snapshot | None
+        if first:
+            self.newest, self.torn = self.checkpoints.recover()
+        self.ranks.meet()
+        if not first:
+            self.newest, self.torn = self.checkpoints.newest()
+
+    def build_again(self) -> None:
+        """Prepare for the next attempt after trouble: free the old model, build a new one."""
+        self.began_s, self.changes, self.reader = seconds_since_start(), [], None
+        dataset, recipe = self.prepared.dataset, self.prepared.recipe
+        del self.prepared
+        gc.collect()
+        if self.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.prepared = prepare(dataset, recipe, self.ranks)

@@ -1,0 +1,118 @@
+"""Starts the ranks of a training command: on this machine alone, or as one node of several.
+
+Invariants: the ranks run the command that the user typed, with the dataset packed and the run
+directory named. A run whose rank was killed is started again as long as it makes progress. The
+messages of failed ranks are shown once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from stoker import errors
+from stoker.errors import BadRequest, Interrupted, StokerError
+from stoker.fleet.addresses import Endpoint, Nodes
+from stoker.fleet.elastic import Launch
+from stoker.fleet.elastic import launch as take_part
+from stoker.fleet.launcher import START_TIME, LaunchResult, log_lines_since
+from stoker.fleet.launcher import launch as start_ranks
+from stoker.recipe.resolve import Resolved
+from stoker.run.directory import Run
+from stoker.survive.stopping import StopRequest
+from stoker.text import say
+
+PACKED = "STOKER_PACKED"
+"""Environment variable: the packed dataset that the launcher has made for its ranks."""
+LOG_LINES = 20
+"""The last lines of the log that are shown after a failure."""
+
+
+def default_run(data: Path, fingerprint: str, resolved: Resolved) -> Path:
+    """The run directory of a command without --run: named after the dataset, the recipe, and a hash
+    of everything that shapes the result."""
+    digest = resolved.recipe.digest(fingerprint)
+    name = data.resolve().name.removesuffix("-packed")
+    return Path("runs") / f"{name}-{resolved.name}-{digest}"
+
+
+def steps_of(run: Run) -> int:
+    """The number of steps that a run has made so far."""
+    return max((event["step"] + 1 for event in run.merged("step")), default=0)
+
+
+def plan_launch(
+    ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopRequest
+) -> Launch:
+    """The ranks of this machine: the same command, with dataset and run directory named."""
+    return Launch(
+        ranks=ranks,
+        arguments=["train", *words, "--run", str(run.path)],
+        run_path=run.path,
+        extra={PACKED: str(data), START_TIME: str(time.time())},
+        stop=lambda: bool(stop),
+        progress=lambda: steps_of(run),
+        report=show_log,
+    )
+
+
+def show_log(log: Path, offset: int, code: int) -> None:
+    """Print the messages that ranks wrote after an offset, or the last lines after a failure."""
+    lines, messages = log_lines_since(log, offset)
+    for line in messages or (lines[-LOG_LINES:] if code == errors.FAILED else []):
+        print(line, file=sys.stderr, flush=True)
+
+
+def launch(plan: Launch, run: Run) -> int:
+    """Run the ranks on this machine, again after one was killed; the exit code. Raises BadRequest
+    if they refused, or StokerError if they failed."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    log = run.path / "launcher.log"
+    log_size = log.stat().st_size if log.exists() else 0
+
+    def start() -> LaunchResult:
+        return start_ranks(plan.ranks, plan.arguments, log, plan.extra, plan.stop)
+
+    ended, steps = start(), 0
+    while ended.killed and not (ended.stop_signal or plan.stop() or run.finished):
+        if (steps_now := steps_of(run)) <= steps:
+            break
+        steps = steps_now
+        say(f"{', '.join(ended.killed)}: going on from the newest checkpoint")
+        ended = start()
+    if set(ended.codes) <= {errors.FINISHED, errors.INTERRUPTED}:
+        return max(ended.codes)
+    if ended.killed and ended.codes[0] == errors.FINISHED and run.finished:
+        return errors.FINISHED  # a rank that is killed after the end of the run does not matter
+    lines, messages = log_lines_since(log, log_size)
+    if errors.BAD_REQUEST in ended.codes and messages:
+        raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in messages))
+    if any("Traceback" in line for line in lines):
+        messages = [*[line for line in lines if line not in messages][-LOG_LINES:], *messages]
+    for line in messages:
+        print(line, file=sys.stderr)
+    raise StokerError(
+        f"a rank failed or was killed (exit codes {ended.codes}); its full output is in {log}"
+    )
+
+
+def launch_elastic(plan: Launch, run: Run, endpoint: Endpoint, nodes: Nodes) -> int:
+    """Run the ranks of this node in a run over several nodes; the exit code. Raises Interrupted if
+    stopped while it waits for nodes, or StokerError if the ranks failed twice at the same step."""
+    say(f"waiting for nodes at {endpoint} ({nodes})")
+    try:
+        code = take_part(plan, endpoint, nodes)
+    except Interrupted:
+        if run.finished:
+            return errors.FINISHED
+        raise
+    if code == errors.FAILED:
+        raise StokerError(
+            "the ranks of this node failed twice without progress in between; their full output is "
+            f"in {run.path / 'launcher-*.log'}"
+        )
+    if code == errors.INTERRUPTED:
+        say("this node has left the run: the same command joins it again")
+    return code
