@@ -15,7 +15,7 @@ import torch
 from golden import check_golden
 from stoker.errors import StokerError
 from stoker.fleet.addresses import Endpoint, Nodes
-from stoker.fleet.launcher import Ended
+from stoker.fleet.launcher import LaunchResult
 from stoker.recipe.recipe import Recipe
 from stoker.run.directory import Run
 from stoker.run.events import Events
@@ -77,7 +77,7 @@ def memory_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def link_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(link_check, "agreed", lambda numbers: list(numbers))
+    monkeypatch.setattr(link_check, "max_over_ranks", lambda numbers: list(numbers))
     monkeypatch.setattr(link_check, "computing_s", lambda step, batch: 0.1)
     step = SimpleNamespace(
         ranks=SimpleNamespace(world=2, device=CPU),
@@ -180,11 +180,11 @@ def launch_messages(
     def rounds(*rounds: tuple[list[int], str]) -> str:
         remaining, steps = iter(rounds), iter(range(1, 9))
 
-        def start(ranks: int, arguments: list[str], log: Path, *others: object) -> Ended:
+        def start(ranks: int, arguments: list[str], log: Path, *others: object) -> LaunchResult:
             codes, output = next(remaining)
             with log.open("a") as file:
                 file.write(output)
-            return Ended(codes, None)
+            return LaunchResult(codes, None)
 
         monkeypatch.setattr(launch, "start_ranks", start)
         monkeypatch.setattr(launch, "steps_of", lambda run: next(steps))
