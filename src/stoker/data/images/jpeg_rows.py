@@ -129,8 +129,8 @@ def cut_rows(data: memoryview, height: int, top: int, bottom: int) -> Cut | None
 def patched(
     part: memoryview, frame: int, heights: tuple[int, int], patches: list[tuple[int, int, int]]
 ) -> bool:
-    """Replace the height and the second byte of some markers; a patch is an offset, the old byte and
-    the new one. False where an old byte is not the expected one."""
+    """Replace the height and the second byte of some markers. A patch is an offset, the old byte
+    and the new one. False where an old byte is not the expected one."""
     if part[frame] << 8 | part[frame + 1] != heights[0]:
         return False
     part[frame], part[frame + 1] = heights[1] >> 8, heights[1] & 255
