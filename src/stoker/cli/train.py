@@ -58,10 +58,10 @@ def parser() -> Parser:
     return train
 
 
-def run(words: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> int:
     stop = StopRequest()
     stop.listen()
-    parsed = parser().parse(words)
+    parsed = parser().parse(arguments)
     resolved = resolve_flags(parsed)
     if parsed.ranks < 1:
         raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
@@ -84,7 +84,7 @@ def run(words: Sequence[str]) -> int:
     if (meeting or parsed.ranks > 1) and not is_rank():
         if stop:
             raise Interrupted("stopped before it began: the same command starts it")
-        plan = launch.plan_launch(parsed.ranks, words, data, run, stop)
+        plan = launch.plan_launch(parsed.ranks, arguments, data, run, stop)
         if meeting:
             return exit_past_hanging_threads(
                 lambda: launch.launch_elastic(plan, run, *meeting), ASKING
