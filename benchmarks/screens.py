@@ -27,7 +27,7 @@ PROMPT = re.compile(r"^bash-[0-9.]+[#$] ?", re.MULTILINE)
 RUN = "runs/flowers"
 VARIABLE = "STOKER_FAULTS"
 SLOW = '[{"fault": "stall", "at": "forward", "seconds": 0.05, "again": true}]'
-TRAIN = f"stoker train flowers-packed --run {RUN} --epochs 30 --image-size 32 --batch-size 32"
+TRAIN = f"stoker train flowers-packed --run {RUN} --epochs 12 --image-size 32 --batch-size 32"
 COMMANDS = {
     "pack": "stoker pack flowers",
     "train": TRAIN,

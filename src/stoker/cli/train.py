@@ -72,10 +72,10 @@ def add_node_flags(parser: Parser) -> list[argparse.Action]:
     ]
 
 
-def run(words: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> int:
     stop = StopRequest()
     stop.listen()
-    parsed = parser().parse(words)
+    parsed = parser().parse(arguments)
     resolved = resolve_flags(parsed)
     if parsed.ranks < 1:
         raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
@@ -98,7 +98,7 @@ def run(words: Sequence[str]) -> int:
     if (meeting or parsed.ranks > 1) and not is_rank():
         if stop:
             raise Interrupted("stopped before it began: the same command starts it")
-        plan = launch.plan_launch(parsed.ranks, words, data, run, stop)
+        plan = launch.plan_launch(parsed.ranks, arguments, data, run, stop)
         if meeting:
             return exit_past_hanging_threads(
                 lambda: launch.launch_elastic(plan, run, *meeting), CALL_THREADS

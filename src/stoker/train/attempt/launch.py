@@ -44,12 +44,12 @@ def steps_of(run: Run) -> int:
 
 
 def plan_launch(
-    ranks: int, words: Sequence[str], data: Path, run: Run, stop: StopRequest
+    ranks: int, arguments: Sequence[str], data: Path, run: Run, stop: StopRequest
 ) -> Launch:
     """The ranks of this machine: the same command, with dataset and run directory named."""
     return Launch(
         ranks=ranks,
-        arguments=["train", *words, "--run", str(run.path)],
+        arguments=["train", *arguments, "--run", str(run.path)],
         run_path=run.path,
         extra={PACKED: str(data), START_TIME: str(time.time())},
         stop=lambda: bool(stop),
