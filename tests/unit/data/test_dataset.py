@@ -120,7 +120,7 @@ class TestReading:
     def test_a_place_names_shard_byte_and_original(self, packed: Path) -> None:
         split = Dataset(packed).split("train")
         row = pq.read_table(packed / "train" / "index.parquet").slice(11, 1).to_pylist()[0]
-        assert split.place_of(11) == (
+        assert split.origin_of(11) == (
             f"{packed}/train/{row['shard']:05d}.tar at byte {row['offset']} (from {row['path']})"
         )
 

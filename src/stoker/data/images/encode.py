@@ -18,7 +18,7 @@ from PIL import Image
 from stoker.data.images.decode_any import Inspected, Pixels, Rejected, coarseness_of
 from stoker.data.images.jpeg import encode_jpeg
 from stoker.data.images.jpeg_rows import claims_table
-from stoker.errors import BadRequest
+from stoker.recipe.recipe import check_values, key
 
 CODECS = ("jpeg", "original", "raw")
 JPEG_MAX_SIDE = 65500
@@ -30,26 +30,34 @@ SMALL_SIDE = 128
 class Storage:
     """How images are stored."""
 
-    codec: str = "jpeg"
-    """`jpeg`; `original` to keep every upright JPEG's own bytes; `raw` for uint8 arrays that need
-    no decoding."""
-    max_side: int = 500
-    """Longer side in pixels at most; 0 keeps the size."""
-    quality: int = 90
-    """JPEG quality: finer images are encoded again, coarser ones keep their own bytes."""
-    min_side: int = 0
-    """Where set: shrink until the shorter side is this long, instead of the longer."""
-    near_duplicates: bool = False
-    """Whether to note how each image looks, so that those that nearly agree can be found."""
+    codec: str = key(
+        "jpeg",
+        "original keeps the bytes of every upright JPEG, whatever its size; raw stores pixels: "
+        "fast to read, but large for all but small images",
+        choices=CODECS,
+    )
+    max_side: int = key(
+        500, "shrink until the longer side has at most N pixels; 0 keeps the size", at_least=0
+    )
+    quality: int = key(
+        90,
+        "JPEG quality; a JPEG of lower quality keeps its own bytes",
+        at_least=1,
+        at_most=100,
+    )
+    min_side: int = key(
+        0,
+        "shrink until the shorter side has at most N pixels, instead of the longer; 0 goes by "
+        "--max-side",
+        at_least=0,
+    )
+    near_duplicates: bool = key(
+        False, "also find images that look alike, such as one photograph in two sizes"
+    )
 
     def check(self) -> None:
-        if self.codec not in CODECS:
-            raise BadRequest(f"codec takes one of {', '.join(CODECS)}, not {self.codec!r}")
-        if not 1 <= self.quality <= 100:
-            raise BadRequest(f"quality goes from 1 to 100, not {self.quality}")
-        for name in ("max_side", "min_side"):
-            if getattr(self, name) < 0:
-                raise BadRequest(f"{name} must be at least 0, not {getattr(self, name)}")
+        """Raise BadRequest where a setting is outside its limits."""
+        check_values(self)
 
 
 def fit(pixels: Pixels, storage: Storage) -> Pixels:

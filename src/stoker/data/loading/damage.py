@@ -40,7 +40,7 @@ class Damage:
     def _note(self, sample: int, error: Exception) -> None:
         if sample in self._known:
             return
-        where = f"sample {sample} no longer decodes: {self._split.place_of(sample)}: {error}"
+        where = f"sample {sample} no longer decodes: {self._split.origin_of(sample)}: {error}"
         what_now = "the shard was changed or damaged after packing: pack again"
         if not self._substitute:
             raise StokerError(f"{where}; {what_now}") from error
