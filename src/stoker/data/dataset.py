@@ -73,7 +73,8 @@ class Dataset:
             )
         except (FileNotFoundError, NotADirectoryError) as error:
             raise BadRequest(
-                f"{self.path} is not a packed set (no dataset.json): stoker pack {self.path}"
+                f"{self.path} is not a packed set (it has no dataset.json): pack it with "
+                f"'stoker pack {self.path}'"
             ) from error
         except ValueError as error:
             raise damaged(self.path / "dataset.json", error) from error
