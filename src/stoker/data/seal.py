@@ -18,7 +18,7 @@ SEAL = "digest"
 REJECTED_SHA256 = "rejected_sha256"
 NEAR_SHA256 = "near_duplicates_sha256"
 """Only in a set that was packed with --near-duplicates."""
-WALK_CACHE, SOURCE_CACHE = ".walk.parquet", ".source.json"
+CACHES = WALK_CACHE, SOURCE_CACHE = ".walk.parquet", ".source.json"
 """Caches that make the next `stoker pack` start faster. They lie in the folder of a set, are not
 part of it and may be deleted."""
 

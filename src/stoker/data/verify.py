@@ -26,14 +26,7 @@ from stoker.commit import json_bytes
 from stoker.data.columns import numbers
 from stoker.data.dataset import SHARD_NAME, Dataset
 from stoker.data.image_hashes import ByteCounter, HashedFile, Progress, Rows, hash_file
-from stoker.data.seal import (
-    NEAR_SHA256,
-    REJECTED_SHA256,
-    SOURCE_CACHE,
-    WALK_CACHE,
-    is_sealed,
-    seal_holds,
-)
+from stoker.data.seal import CACHES, NEAR_SHA256, REJECTED_SHA256, is_sealed, seal_holds
 from stoker.host.limits import usable_cores
 from stoker.text import one_line
 
@@ -161,9 +154,10 @@ def check_files(
     owners = {shard.sha256: shard.name for shard in shards}
     pool = ThreadPoolExecutor(threads, "stoker-verify")
     try:
-        for shard, content in zip(
-            shards, pool.map(partial(hash_shard, root, counter), shards), strict=True
-        ):
+        contents = pool.map(
+            lambda shard: hash_file(root / shard.name, shard.rows and shard.rows(), counter), shards
+        )
+        for shard, content in zip(shards, contents, strict=True):
             report.problems += shard_problems(root, shard, content, owners)
     finally:
         counter.stopped = True
@@ -192,10 +186,6 @@ def check_table(root: Path, table: File, counter: ByteCounter, report: VerifyRep
     text = content.trouble or "damaged: its hash is not the one in dataset.json"
     report.problems.append(Problem(table.name, text))
     return False
-
-
-def hash_shard(root: Path, counter: ByteCounter, shard: File) -> HashedFile:
-    return hash_file(root / shard.name, shard.rows() if shard.rows else None, counter)
 
 
 class ShardRows:
@@ -297,7 +287,7 @@ def image_problems(root: Path, shard: File, rows: Rows, content: HashedFile) -> 
 def check_other_files(root: Path, description: dict[str, Any], report: VerifyReport) -> None:
     """Report files that the description does not list: shards and tables are problems, because a
     reader of `*.tar` would read them; other files are notes."""
-    listed = {"dataset.json", "rejected.parquet", WALK_CACHE, SOURCE_CACHE}
+    listed = {"dataset.json", "rejected.parquet", *CACHES}
     listed |= {table.name for table in tables_of(description)}
     for split, facts in description["splits"].items():
         listed |= {f"{split}/{shard['name']}" for shard in facts["shards"]}

@@ -40,8 +40,7 @@ def finish(
     for split in listing.splits:
         shards = [pq.read_table(part) for part in parts[split]]
         rows = pa.concat_tables([shard.replace_schema_metadata(None) for shard in shards])
-        lost = rows.filter(rows.column("reason").is_valid()).select(["path", "label", "reason"])
-        rejected.append(lost.append_column("split", pa.array([split] * lost.num_rows, pa.string())))
+        rejected.append(rejects_of(rows, split))
         tables[split] = rows.filter(rows.column("reason").is_null()).drop_columns(unused)
         splits[split] = {
             "images": tables[split].num_rows,
@@ -74,6 +73,12 @@ def finish(
     remove_other_shards(target, splits)
     write_json(target / "dataset.json", sealed(description))
     clear_up(target)
+
+
+def rejects_of(rows: pa.Table, split: str) -> pa.Table:
+    """The rows of rejected.parquet for one split."""
+    rejects = rows.filter(rows.column("reason").is_valid()).select(["path", "label", "reason"])
+    return rejects.append_column("split", pa.array([split] * rejects.num_rows, pa.string()))
 
 
 def describe_shard(number: int, part: pa.Table) -> dict[str, Any]:

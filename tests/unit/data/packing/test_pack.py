@@ -29,14 +29,11 @@ from stoker.data.images.encode import Storage
 from stoker.data.packing.options import PackOptions, PackSettings
 from stoker.data.packing.pack import pack, refuse_missing
 from stoker.data.packing.shard import ShardReport
-from stoker.data.seal import SOURCE_CACHE, WALK_CACHE
+from stoker.data.seal import CACHES, SOURCE_CACHE
 from stoker.errors import BadRequest, StokerError
 from waiting import until
 
 SHARD_IMAGES = 20
-
-
-CACHES = (WALK_CACHE, SOURCE_CACHE)
 
 
 def contents(folder: Path) -> dict[str, str]:
