@@ -15,14 +15,14 @@ from typing import IO, Any
 
 from samples import picture
 from stoker.data.dataset import Dataset
+from stoker.data.seal import CACHES
 
 Member = tuple[str, bytes]
-CACHES = (".walk.parquet", ".source.json")
 TAR_MODES = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
 
 
 class Unseekable(io.RawIOBase):
-    """A pipe in memory: what writes into it can neither go back nor ask where it is."""
+    """A pipe in memory: a writer can neither seek in it nor ask for its position."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -52,8 +52,8 @@ def members(classes: int = 2, images: int = 6, prefix: str = "") -> list[Member]
 
 def files_below(root: Path) -> list[Member]:
     """Every file of a folder, as members of an archive of it."""
-    found = sorted(path for path in root.rglob("*") if path.is_file())
-    return [(path.relative_to(root).as_posix(), path.read_bytes()) for path in found]
+    paths = sorted(path for path in root.rglob("*") if path.is_file())
+    return [(path.relative_to(root).as_posix(), path.read_bytes()) for path in paths]
 
 
 def as_folder(root: Path, listed: list[Member]) -> Path:
@@ -82,11 +82,11 @@ def as_zip(
 ) -> bytes:
     """A zip; `piped` as one that was written to a pipe, `wide` with sizes of 64 bits."""
     file: Any = Unseekable() if piped else io.BytesIO()
-    with zipfile.ZipFile(file, "w", method) as made:
+    with zipfile.ZipFile(file, "w", method) as archive:
         for name, data in listed:
             entry = zipfile.ZipInfo(name)
             entry.compress_type = method
-            with made.open(entry, "w", force_zip64=wide) as member:
+            with archive.open(entry, "w", force_zip64=wide) as member:
                 member.write(data)
     return bytes(file.written) if piped else file.getvalue()
 
@@ -123,14 +123,14 @@ def same_set(one: Path, two: Path) -> bool:
 def start_pack(
     source: str | Path, out: Path, *flags: str, piped: Path | None = None
 ) -> subprocess.Popen[str]:
-    """`stoker pack` in a process group of its own; `piped` is given as standard input."""
-    given: IO[bytes] | int = piped.open("rb") if piped else subprocess.DEVNULL
+    """`stoker pack` in a process group of its own; `piped` is its standard input."""
+    stdin: IO[bytes] | int = piped.open("rb") if piped else subprocess.DEVNULL
     command = [sys.executable, "-m", "stoker", "pack", str(source), str(out)]
     command += ["--spot-notice", "off", *flags]
     try:
         return subprocess.Popen(
             command,
-            stdin=given,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -138,22 +138,22 @@ def start_pack(
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     finally:
-        if not isinstance(given, int):
-            given.close()
+        if not isinstance(stdin, int):
+            stdin.close()
 
 
 def run_pack(
     source: str | Path, out: Path, *flags: str, piped: Path | None = None
 ) -> tuple[int, str]:
-    """The same to its end: exit code and everything that was said."""
+    """Run `stoker pack` to its end; returns the exit code and everything it printed."""
     process = start_pack(source, out, *flags, piped=piped)
-    said, _ = process.communicate(timeout=600)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=600)
+    return process.returncode, output
 
 
-def flipped(data: bytes, place: int, bits: int = 0x01) -> bytes:
+def flipped(data: bytes, offset: int, bits: int = 0x01) -> bytes:
     changed = bytearray(data)
-    changed[place] ^= bits
+    changed[offset] ^= bits
     return bytes(changed)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.errors import BadRequest
-from stoker.recipe.recipe import SPECS, TYPES
+from stoker.recipe.recipe import SPECS, Recipe, specs_of, types_of
 from stoker.recipe.resolve import Resolved, nearest, parse_flag, preset_names, resolve
 
 RARE = [name for name, spec in SPECS.items() if spec.metadata["rare"]]
@@ -134,22 +134,29 @@ def add_recipe_flags(parser: Parser, common: Collection[str] = COMMON) -> None:
     for name, spec in SPECS.items():
         if spec.metadata["rare"]:
             continue
-        group = place if spec.metadata["place"] else shaping
-        flag = f"--{name.replace('_', '-')}"
-        help = f"{spec.metadata['help']} [{default_words(spec.default)}]".replace("%", "%%")
-        options: dict[str, Any] = {"metavar": metavar(name)}
-        if TYPES[name] is bool:
-            options = {"default": None, "action": argparse.BooleanOptionalAction}
-        action = group.add_argument(flag, dest=name, help=help, **options)
+        action = add_flag(place if spec.metadata["place"] else shaping, name)
         if name not in common:
             rare.append(action)
     parser.add_rare(rare)
 
 
-def metavar(name: str) -> str:
-    if SPECS[name].metadata["choices"]:
-        return "|".join(SPECS[name].metadata["choices"])
-    return {int: "N", float: "X", str: "NAME"}.get(TYPES[name], "X,X")
+def add_flag(
+    parser: argparse._ActionsContainer, name: str, table: type = Recipe
+) -> argparse.Action:
+    """Add the flag of one key of a table; returns it."""
+    spec = specs_of(table)[name]
+    help = f"{spec.metadata['help']} [{default_words(spec.default)}]".replace("%", "%%")
+    options: dict[str, Any] = {"metavar": metavar(name, table)}
+    if types_of(table)[name] is bool:
+        options = {"default": None, "action": argparse.BooleanOptionalAction}
+    return parser.add_argument(f"--{name.replace('_', '-')}", dest=name, help=help, **options)
+
+
+def metavar(name: str, table: type = Recipe) -> str:
+    if choices := specs_of(table)[name].metadata["choices"]:
+        return "|".join(choices)
+    kinds = {int: "N", float: "X", str: "NAME", Mapping[str, str]: "NAME=NAME,..."}
+    return kinds.get(types_of(table)[name], "X,X")
 
 
 def default_words(value: Any) -> str:
@@ -163,11 +170,16 @@ def default_words(value: Any) -> str:
 
 def resolve_flags(parsed: argparse.Namespace) -> Resolved:
     """The recipe that the flags, and the recipe they name, add up to."""
-    given = {name: getattr(parsed, name, None) for name in SPECS}
-    flags = {
-        name: parse_flag(name, value) if isinstance(value, str) else value
-        for name, value in given.items()
-        if value is not None
-    }
+    flags = flag_values(parsed)
     recipe = parsed.recipe or (None if "model" in flags else ZERO_CONFIG)
     return resolve(recipe, flags)
+
+
+def flag_values(parsed: argparse.Namespace, table: type = Recipe) -> dict[str, Any]:
+    """The keys of a table whose flags are on the command line, each with its checked value."""
+    values = {name: getattr(parsed, name, None) for name in specs_of(table)}
+    return {
+        name: parse_flag(name, value, table) if isinstance(value, str) else value
+        for name, value in values.items()
+        if value is not None
+    }

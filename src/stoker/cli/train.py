@@ -126,7 +126,7 @@ def packed(folder: str, spot_notice: str, stop: StopRequest) -> Path:
         return Path(folder)
     from stoker.cli.pack import pack_and_show
 
-    return pack_and_show(folder, stop=stop, spot_notice=spot_notice)
+    return pack_and_show(folder, None, stop, spot_notice)
 
 
 def train_here(

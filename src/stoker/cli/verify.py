@@ -1,4 +1,4 @@
-"""stoker verify SET: recompute every hash of a packed set and name what is damaged."""
+"""stoker verify SET: compute every hash of a packed set again and name what is damaged."""
 
 from __future__ import annotations
 
@@ -6,49 +6,52 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from stoker.cli.flags import Parser
-from stoker.errors import FAILED, FINISHED, BadRequest
+from stoker.errors import FAILED, FINISHED
+from stoker.recipe.resolve import parse_flag
 from stoker.show.progress import progress
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import plural, say, size
 
 
 def parser() -> Parser:
-    made = Parser(
+    flags = Parser(
         prog="stoker verify",
-        description="Read a packed set as a whole, recompute every hash, name what is damaged.",
+        description="Read all of a packed set, compute every hash again and name what is damaged. "
+        "Nothing is changed.",
     )
-    made.add_argument("set", metavar="SET", help="a folder that 'stoker pack' made")
-    made.add_argument("--threads", type=int, default=0, metavar="N", help="[cores]")
-    return made
+    flags.add_argument("set", metavar="SET", help="a folder that 'stoker pack' wrote")
+    flags.add_argument(
+        "--threads", default="0", metavar="N", help="threads that read; 0 takes the cores [0]"
+    )
+    return flags
 
 
 def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
-    if parsed.threads < 0:
-        raise BadRequest(f"--threads must be at least 0, not {parsed.threads}")
+    threads = parse_flag("threads", parsed.threads)
 
-    # Here, so that help and mistakes need no pyarrow.
+    # Imported here, so that --help and wrong flags do not wait for pyarrow.
     from stoker.data.verify import verify
 
     bar = progress()
 
-    def tell(done: int, total: int) -> None:
-        bar.tell(done, total, f"{size(done)} of {size(total)} read")
+    def on_progress(done: int, total: int) -> None:
+        bar.update(done, total, f"{size(done)} of {size(total)} read")
 
     with closing(bar), listening() as stop, stops_at_once(stop, "verifying", UNCHANGED):
-        verdict = verify(parsed.set, threads=parsed.threads, progress=tell)
-    for line in [*verdict.problems, *(f"note: {note}" for note in verdict.notes)]:
+        report = verify(parsed.set, threads=threads, progress=on_progress)
+    for line in [*report.problems, *(f"note: {note}" for note in report.notes)]:
         say(str(line))
-    pace = f"{verdict.seconds:.1f} s, {size(verdict.bytes / max(verdict.seconds, 1e-9))}/s"
-    if verdict.problems:
-        files = len({problem.file for problem in verdict.problems})
+    speed = f"{report.seconds:.1f} s, {size(report.bytes / max(report.seconds, 1e-9))}/s"
+    if report.problems:
+        files = len({problem.file for problem in report.problems})
         say(
-            f"DAMAGED: {plural(len(verdict.problems), 'problem')} in {plural(files, 'file')} "
-            f"({pace}); remove {parsed.set} and pack it again with 'stoker pack'"
+            f"DAMAGED: {plural(len(report.problems), 'problem')} in {plural(files, 'file')} "
+            f"({speed}); remove {parsed.set} and pack it again with 'stoker pack'"
         )
         return FAILED
     say(
-        f"OK: {plural(verdict.images, 'image')} in {plural(verdict.shards, 'shard')}, "
-        f"all hashes hold ({pace})"
+        f"OK: {plural(report.images, 'image')} in {plural(report.shards, 'shard')}, "
+        f"all hashes match ({speed})"
     )
     return FINISHED

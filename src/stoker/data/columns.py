@@ -1,7 +1,7 @@
 """Columns of tables as numpy arrays.
 
-Invariant: nothing here imports pandas. pyarrow's own `to_numpy` does so wherever pandas happens to
-be installed, which costs each process 28 MB of its own memory, as measured with pandas 3.1.
+Invariant: nothing here imports pandas. pyarrow's own `to_numpy` imports it wherever it is
+installed, which costs each process 28 MB (measured with pandas 3.1).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 
 def numbers(table: pa.Table, name: str) -> NDArray[Any]:
-    """A column of numbers, read-only; raises pyarrow's error where it has gaps or no numbers."""
+    """A column of numbers as a read-only array; raises pyarrow's error where it has nulls or holds
+    something else."""
     column = table.column(name)
     whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return np.from_dlpack(whole)

@@ -1,9 +1,9 @@
 """Opening a packed set: the description, the index of a split, the bytes of a sample.
 
-Invariants: files are opened read-only and never written. They are read, not mapped: a disk that
-fails is an error with a name instead of a signal, and memory does not grow with the set. A set
-without its committed description does not open. Sample number i is row i of the split's index; rows
-are in shard order.
+Invariants: files are opened read-only and never written. They are read, not mapped into memory: a
+disk that fails raises an error that names the file, instead of a signal, and memory does not grow
+with the set. A set without its committed description does not open. Sample number i is row i of the
+split's index; rows are in shard order.
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ from stoker.data.columns import numbers
 from stoker.data.seal import FORMAT, seal_holds
 from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.faults import reach
+from stoker.text import one_line
 
 SHARD_NAME = re.compile(r"\d{5,}\.tar")
 SHARDS_OPEN = 400
-"""Shards open at once: below the usual limit of 1024 files, above what lanes need."""
-CHANGED = "it was changed after packing; pack again"
+"""Shards that are open at the same time: below the usual limit of 1024 files, and more than the
+readers of a loader need."""
+CHANGED = "it was changed after packing: remove the set, then pack again with 'stoker pack'"
 
 
-def damaged(path: Path, why: object) -> StokerError:
-    first_line = str(why).splitlines()[0] if str(why) else "unreadable"
+def damaged(path: Path, cause: object) -> StokerError:
+    """The error for a file of a set that cannot be used."""
     return StokerError(
-        f"{path} is damaged ({first_line}): remove the set, then pack again with 'stoker pack'"
+        f"{path} is damaged ({one_line(str(cause)) or 'unreadable'}): remove the set, then pack "
+        "again with 'stoker pack'"
     )
 
 
 class OpenShard:
-    """A shard open for reading; closed when the last thread that reads from it lets it go."""
+    """A shard that is open for reading; closed when no thread refers to it any more."""
 
     _handle = -1
 
@@ -59,7 +62,8 @@ class OpenShard:
 
 
 class Dataset:
-    """A packed set of images."""
+    """A packed set of images. Raises BadRequest where the folder is not a packed set, and
+    StokerError where its description is damaged."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -69,17 +73,18 @@ class Dataset:
             )
         except (FileNotFoundError, NotADirectoryError) as error:
             raise BadRequest(
-                f"{self.path} is not a packed set (no dataset.json): stoker pack {self.path}"
+                f"{self.path} is not a packed set (it has no dataset.json): pack it with "
+                f"'stoker pack {self.path}'"
             ) from error
         except ValueError as error:
             raise damaged(self.path / "dataset.json", error) from error
         if not isinstance(self.description, dict):
-            raise damaged(self.path / "dataset.json", "not a description")
+            raise damaged(self.path / "dataset.json", "it is not a JSON object")
         number = self.description.get("format")
         if not is_readable(self.path, number, FORMAT):
             raise damaged(self.path / "dataset.json", f"its format is {number!r}")
         if not seal_holds(self.description):
-            raise damaged(self.path / "dataset.json", "its digest does not hold")
+            raise damaged(self.path / "dataset.json", "its content does not match its digest")
 
     @staticmethod
     def is_packed(path: str | os.PathLike[str]) -> bool:
@@ -99,7 +104,7 @@ class Dataset:
 
     @property
     def eval_split(self) -> str | None:
-        """The split that accuracy is measured on: val, or test where there is no val."""
+        """The split for evaluation: val, or test where there is no val; None without either."""
         for name in ("val", "test"):
             if self.images(name):
                 return name
@@ -109,6 +114,7 @@ class Dataset:
         return int(self.description["splits"].get(split, {}).get("images", 0))
 
     def split(self, name: str) -> SplitIndex:
+        """The index of a split; raises BadRequest where there is no split of this name."""
         if name not in self.description["splits"]:
             known = ", ".join(self.description["splits"])
             raise BadRequest(f"{self.path} has no split called '{name}': it has {known}")
@@ -123,27 +129,28 @@ class SplitIndex:
         self.codec = codec
         self.shards: list[dict[str, Any]] = description["shards"]
         for shard in self.shards:
-            # A description from elsewhere must not lead out of its folder.
+            # A name in a description must not lead out of the folder of the set.
             if not SHARD_NAME.fullmatch(str(shard["name"])):
-                raise damaged(folder.parent / "dataset.json", f"odd shard name {shard['name']!r}")
+                path, name = folder.parent / "dataset.json", shard["name"]
+                raise damaged(path, f"{name!r} is not the name of a shard")
         self.shard_sizes = np.array([shard["images"] for shard in self.shards], dtype=np.int64)
         names = ["shard", "offset", "length", "label", "width", "height"]
         try:
-            # Not read_table, whose machinery for folders of files costs each loader 13 MB.
+            # Not read_table: its support for folders of files costs each loader 13 MB.
             with pq.ParquetFile(folder / "index.parquet") as file:
                 table = file.read(columns=names)
             columns = {name: numbers(table, name) for name in table.column_names}
         except (OSError, pa.ArrowException) as error:
             raise damaged(folder / "index.parquet", error) from error
         if sha256_file(folder / "index.parquet") != description["index_sha256"]:
-            raise damaged(folder / "index.parquet", "its hash is not the description's")
+            raise damaged(folder / "index.parquet", "its hash is not the one in dataset.json")
         if table.column_names != names:
-            raise damaged(folder / "index.parquet", "not the columns of an index")
+            raise damaged(folder / "index.parquet", "it does not have the columns of an index")
         self.shard, self.offset, self.length = (columns[name] for name in names[:3])
         self.labels = columns["label"].astype(np.int64)
         self.widths, self.heights = columns["width"], columns["height"]
         if len(self.labels) != self.shard_sizes.sum():
-            raise damaged(folder / "index.parquet", "it does not match dataset.json")
+            raise damaged(folder / "index.parquet", "its rows are not those of dataset.json")
         self._opened: OrderedDict[int, OpenShard] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -151,21 +158,24 @@ class SplitIndex:
         return len(self.labels)
 
     def bytes_of(self, sample: int, into: bytearray | None = None) -> memoryview:
-        """The stored bytes of a sample, read into a buffer that is large enough."""
+        """The stored bytes of a sample, in `into` (which must be large enough) or a new buffer.
+        Raises StokerError where they cannot be read."""
         size = int(self.length[sample])
         view = memoryview(bytearray(size) if into is None else into)[:size]
         number = int(self.shard[sample])
         try:
             read = self._open(number).read(view, int(self.offset[sample]))
         except OSError as error:
-            raise StokerError(f"cannot read {self.place_of(sample)}: {error}") from error
+            raise StokerError(f"cannot read {self.origin_of(sample)}: {error}") from error
         if read != size:
-            raise StokerError(f"{self.place_of(sample)} ends early: {CHANGED}")
+            raise StokerError(f"{self.origin_of(sample)} ends early: {CHANGED}")
         return view
 
     def whole_shard(self, number: int, into: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-        """All bytes of a shard, read at once, into a buffer that is large enough or a new one."""
+        """A buffer that begins with all bytes of a shard: `into` where it is large enough, else a
+        new one. Raises StokerError where they cannot be read."""
         opened = self._open(number)
+        path = self.folder / self.shards[number]["name"]
         if into is None or len(into) < opened.size:
             into = np.empty(opened.size, np.uint8)
         view, done = into.data[: opened.size], 0
@@ -173,10 +183,8 @@ class SplitIndex:
             while done < len(view) and (read := opened.read(view[done:], done)):
                 done += read
         except OSError as error:
-            path = self.folder / self.shards[number]["name"]
             raise StokerError(f"cannot read shard {path}: {error}") from error
         if done != opened.size:
-            path = self.folder / self.shards[number]["name"]
             raise StokerError(f"shard {path} ends early: {CHANGED}")
         return into
 
@@ -206,8 +214,8 @@ class SplitIndex:
                 self._opened.popitem(last=False)
             return opened
 
-    def place_of(self, sample: int) -> str:
-        """Shard, offset and original path of a sample, for messages."""
+    def origin_of(self, sample: int) -> str:
+        """The shard, offset and original path of a sample, for messages."""
         paths = pq.read_table(self.folder / "index.parquet", columns=["path"]).column("path")
         shard = self.folder / self.shards[int(self.shard[sample])]["name"]
         return f"{shard} at byte {int(self.offset[sample])} (from {paths[sample].as_py()})"

@@ -1,7 +1,7 @@
-"""A file read once, in blocks: its hash, and in the same pass the hash of every image in it.
+"""One pass over a file gives its hash and, in a shard, the hash of every image.
 
-Invariants: read-only, never more than a block in memory, and each byte read once. Hashing releases
-the interpreter's lock, so that threads read side by side.
+Invariants: files are opened read-only, memory holds one block a thread, and each byte is read once.
+Hashing releases the interpreter's lock, so several threads read at the same time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,12 @@ BLOCK = 1 << 20
 SHORT_HASH = 16
 
 Progress = Callable[[int, int], None]
-"""Called now and then, one call at a time, with bytes read and bytes in all."""
+"""Called after each block, one call at a time, with the bytes read and the bytes in all."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The images of one shard, as the index has them, by offset."""
+    """The images of one shard as the index lists them, by offset."""
 
     first: int
     offset: list[int]
@@ -32,18 +32,18 @@ class Rows:
 
 @dataclass(frozen=True)
 class HashedFile:
-    """One file as it is."""
+    """The content of a file as it is on the disk."""
 
     sha256: str = ""
     bytes: int = 0
     bad: tuple[int, ...] = ()
-    """Places among its rows whose bytes do not have their hash."""
+    """The rows whose bytes do not match their hash, counted from the first row of the shard."""
     trouble: str | None = None
-    """Why it could not be read."""
+    """Why the file could not be read."""
 
 
-class Pace:
-    """Counts what all threads have read, and lets them be stopped."""
+class ByteCounter:
+    """Adds up the bytes that all threads have read, and can stop them."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self.done = 0
@@ -57,34 +57,31 @@ class Pace:
             if self._progress:
                 self._progress(self.done, self._total)
 
-    def stop(self) -> None:
-        self.stopped = True
 
-
-def look_at(path: Path, rows: Rows | None, pace: Pace) -> HashedFile:
-    """Read a file once: its hash, its size, and which of its images have lost theirs."""
-    whole, images = hashlib.sha256(), Images(rows)
+def hash_file(path: Path, rows: Rows | None, counter: ByteCounter) -> HashedFile:
+    """Read a file once; returns its hash, its size, and which of its images do not match."""
+    whole, images = hashlib.sha256(), ImageHashes(rows)
     buffer = memoryview(bytearray(BLOCK))
-    place = 0
+    offset = 0
     try:
-        # A pipe or a device in a shard's place would never end.
+        # Reading a pipe or a device would never end.
         if not stat.S_ISREG(path.stat().st_mode):
             return HashedFile(trouble="not a regular file")
         with path.open("rb", buffering=0) as file:
-            while not pace.stopped and (count := file.readinto(buffer)):
+            while not counter.stopped and (count := file.readinto(buffer)):
                 whole.update(buffer[:count])
-                images.feed(place, buffer[:count])
-                place += count
-                pace.add(count)
+                images.update(offset, buffer[:count])
+                offset += count
+                counter.add(count)
     except FileNotFoundError:
         return HashedFile(trouble="missing")
     except OSError as error:
         return HashedFile(trouble=f"cannot be read: {error.strerror}")
-    return HashedFile(whole.hexdigest(), place, tuple(images.end()))
+    return HashedFile(whole.hexdigest(), offset, images.bad())
 
 
-class Images:
-    """Hashes the images of a shard as its blocks pass by."""
+class ImageHashes:
+    """Compares the images of a shard with their hashes, block by block."""
 
     def __init__(self, rows: Rows | None) -> None:
         self._rows = rows or Rows(0, [], [], [])
@@ -92,19 +89,19 @@ class Images:
         self._hash = hashlib.sha256()
         self._bad: list[int] = []
 
-    def feed(self, place: int, block: memoryview) -> None:
-        rows, end = self._rows, place + len(block)
+    def update(self, offset: int, block: memoryview) -> None:
+        """Hash the images in the block that begins at this offset of the shard."""
+        rows, end = self._rows, offset + len(block)
         while self._row < len(rows.offset) and rows.offset[self._row] < end:
             start = rows.offset[self._row]
             stop = start + rows.length[self._row]
-            self._hash.update(block[max(start - place, 0) : stop - place])
+            self._hash.update(block[max(start - offset, 0) : stop - offset])
             if stop > end:
                 return
             if self._hash.digest()[:SHORT_HASH] != rows.hash[self._row]:
                 self._bad.append(self._row)
             self._row, self._hash = self._row + 1, hashlib.sha256()
 
-    def end(self) -> Iterator[int]:
-        """The places of the bad ones: those that differ, and those that the file has no more."""
-        yield from self._bad
-        yield from range(self._row, len(self._rows.offset))
+    def bad(self) -> tuple[int, ...]:
+        """The rows that do not match, and those that lie behind the end of the file."""
+        return (*self._bad, *range(self._row, len(self._rows.offset)))

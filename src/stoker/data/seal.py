@@ -1,8 +1,9 @@
-"""The seal of a set's description: a hash of everything else that `dataset.json` says.
+"""The seal of a description: a hash over everything else in `dataset.json`.
 
-Invariant: a description with a seal is the one that was written, or the seal does not hold. The
-description holds the hash of every other file, so that the seal stands for the whole set. Sets
-without one are older; what belongs to the seal cannot be there without it.
+Invariants: a description that was changed after packing does not match its seal. The description
+holds the hash of every other file, so the seal covers the whole set. A set that was packed before
+seals existed has neither the seal nor the hash of its rejected files; a description with one of
+the two is checked.
 """
 
 from __future__ import annotations
@@ -12,28 +13,29 @@ import json
 from typing import Any
 
 FORMAT = 1
-"""Of a packed set. Every description says it."""
+"""The format number of a packed set."""
 SEAL = "digest"
-COMES_WITH_IT = "rejected_sha256"
-ALIKE = "near_duplicates_sha256"
-"""Where near duplicates were asked for: the hash of their table."""
-WALK_CACHE, SOURCE_CACHE = ".walk.parquet", ".source.json"
-"""What the next start of a pack finds quickly that it would else have to look for again. They lie
-in a set's folder, belong to no set and may be deleted."""
+REJECTED_SHA256 = "rejected_sha256"
+NEAR_SHA256 = "near_duplicates_sha256"
+"""Only in a set that was packed with --near-duplicates."""
+CACHES = WALK_CACHE, SOURCE_CACHE = ".walk.parquet", ".source.json"
+"""Caches that make the next `stoker pack` start faster. They lie in the folder of a set, are not
+part of it and may be deleted."""
 
 
 def sealed(description: dict[str, Any]) -> dict[str, Any]:
-    """A description with its seal, as it will be read again: a number for a key becomes text."""
+    """A description with its seal, as JSON will return it: a key that is a number becomes text."""
     plain: dict[str, Any] = json.loads(json.dumps(description))
     return {**plain, SEAL: digest_of(plain)}
 
 
 def is_sealed(description: dict[str, Any]) -> bool:
-    return SEAL in description or COMES_WITH_IT in description
+    """Whether a description has a seal, or has lost it."""
+    return SEAL in description or REJECTED_SHA256 in description
 
 
 def seal_holds(description: dict[str, Any]) -> bool:
-    """Whether a description is as it was sealed, or older than seals."""
+    """Whether a description matches its seal, or was written before seals existed."""
     return not is_sealed(description) or description.get(SEAL) == digest_of(description)
 
 

@@ -1,9 +1,9 @@
-"""Whether a packed set is still what was packed: every hash recomputed, every damage named.
+"""Whether a packed set is still as it was packed: every hash is computed again.
 
 Invariants: files are opened read-only and read in blocks, whatever their size. A shard is read once
-and hashed as a whole and image by image in the same pass: damage is named by the image it hit. A
-problem names the file that is wrong, not the one that told of it: behind a description that does
-not hold nothing else is judged, and behind a damaged index no image is named.
+and hashed as a whole and image by image in the same pass, so damage is reported by image. A problem
+names the file that is damaged: where the description is damaged nothing else is checked against it,
+and where an index is damaged no image is named from it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ import pyarrow.parquet as pq
 from stoker.commit import json_bytes
 from stoker.data.columns import numbers
 from stoker.data.dataset import SHARD_NAME, Dataset
-from stoker.data.image_hashes import HashedFile, Pace, Progress, Rows, look_at
-from stoker.data.seal import ALIKE, SOURCE_CACHE, WALK_CACHE, is_sealed, seal_holds
+from stoker.data.image_hashes import ByteCounter, HashedFile, Progress, Rows, hash_file
+from stoker.data.seal import CACHES, NEAR_SHA256, REJECTED_SHA256, is_sealed, seal_holds
 from stoker.host.limits import usable_cores
+from stoker.text import one_line
 
 MOST_NAMED = 10
 """Images of one shard that are named one by one."""
@@ -40,16 +41,16 @@ class Problem:
     """One thing that is wrong with one file."""
 
     file: str
-    """Within the set."""
-    words: str
+    """Its path within the set."""
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.words}"
+        return f"{self.file}: {self.text}"
 
 
 @dataclass
 class VerifyReport:
-    """What was found."""
+    """The result of checking a set."""
 
     images: int = 0
     shards: int = 0
@@ -57,46 +58,49 @@ class VerifyReport:
     seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is odd and no damage."""
+    """Observations that are no damage."""
 
 
 @dataclass(frozen=True)
 class File:
-    """One file to be read, and what the description says of it."""
+    """One file to be read, with the facts that the description states about it."""
 
     name: str
     sha256: str
     bytes: int | None = None
     rows: Callable[[], Rows] | None = None
+    """The images of a shard; None for a table, and for a shard whose index is damaged."""
 
 
 def verify(
     path: str | os.PathLike[str], *, threads: int = 0, progress: Progress | None = None
 ) -> VerifyReport:
-    """Read the whole set and compare."""
-    began = time.monotonic()
-    root, verdict = Path(path), VerifyReport()
+    """Read a whole set and compare it with its description; 0 threads means one for each core.
+    Raises BadRequest where the folder is not a packed set."""
+    start = time.monotonic()
+    root, report = Path(path), VerifyReport()
     description = read_description(root)
     if description is None:
-        words = "damaged; nothing else can be judged without it"
-        verdict.problems.append(Problem("dataset.json", words))
+        report.problems.append(Problem("dataset.json", "damaged; nothing else can be checked"))
     else:
         if not is_sealed(description):
-            files = "dataset.json and rejected.parquet"
-            verdict.notes.append(f"{files} were packed without hashes of their own: not checked")
-        read_files(root, description, verdict, threads or usable_cores(), progress)
-        look_for_strangers(root, description, verdict)
-    verdict.seconds = time.monotonic() - began
-    return verdict
+            report.notes.append(
+                "dataset.json and rejected.parquet were packed without hashes of their own: "
+                "not checked"
+            )
+        check_files(root, description, report, threads or usable_cores(), progress)
+        check_other_files(root, description, report)
+    report.seconds = time.monotonic() - start
+    return report
 
 
 def read_description(root: Path) -> dict[str, Any] | None:
-    """The description, or None where it is damaged."""
+    """The description, or None where it is damaged. Raises BadRequest where there is none."""
     try:
-        written = (root / "dataset.json").read_bytes()
-        said = json.loads(written.decode())
-        # The seal covers what is said, not how: 1e-5 and 1E-5 say the same.
-        if not isinstance(said, dict) or not seal_holds(said) or json_bytes(said) != written:
+        data = (root / "dataset.json").read_bytes()
+        content = json.loads(data.decode())
+        # The seal covers the values, not how they are written: 1e-5 and 1E-5 are the same value.
+        if not isinstance(content, dict) or not seal_holds(content) or json_bytes(content) != data:
             return None
     except (FileNotFoundError, NotADirectoryError):
         pass
@@ -104,15 +108,15 @@ def read_description(root: Path) -> dict[str, Any] | None:
         return None
     description = Dataset(root).description
     try:
-        sane = all(is_sane(split, facts) for split, facts in description["splits"].items())
+        valid = all(is_valid(split, facts) for split, facts in description["splits"].items())
     except (KeyError, TypeError, AttributeError):
         return None
-    return description if sane else None
+    return description if valid else None
 
 
-def is_sane(split: str, facts: dict[str, Any]) -> bool:
-    """Whether a split is described as we describe one; a name must not lead out of the set."""
-    counts = [shard[word] for shard in facts["shards"] for word in ("images", "bytes")]
+def is_valid(split: str, facts: dict[str, Any]) -> bool:
+    """Whether the description of a split is complete, and its names stay within the set."""
+    counts = [shard[name] for shard in facts["shards"] for name in ("images", "bytes")]
     hashes = [facts["index_sha256"], *(shard["sha256"] for shard in facts["shards"])]
     return (
         split in SPLITS
@@ -123,69 +127,69 @@ def is_sane(split: str, facts: dict[str, Any]) -> bool:
     )
 
 
-def read_files(
+def check_files(
     root: Path,
     description: dict[str, Any],
-    verdict: VerifyReport,
+    report: VerifyReport,
     threads: int,
     progress: Progress | None,
 ) -> None:
-    """Hash tables first, for they say where the images lie; then the shards, side by side."""
+    """Check the tables first, because the indexes list the images; then the shards, in threads."""
+    tables = tables_of(description)
+    sizes = [path.stat().st_size for t in tables if (path := root / t.name).is_file()]
+    splits = description["splits"].items()
+    sizes += [shard["bytes"] for _, facts in splits for shard in facts["shards"]]
+    counter = ByteCounter(progress, sum(sizes))
+    intact = {table.name for table in tables if check_table(root, table, counter, report)}
+    shards = []
+    for split, facts in splits:
+        name, index = f"{split}/index.parquet", None
+        if name in intact:
+            index = read_index(root, name, facts, report)
+        for number, shard in enumerate(facts["shards"]):
+            rows = partial(index.rows, number) if index is not None else None
+            shards.append(File(f"{split}/{shard['name']}", shard["sha256"], shard["bytes"], rows))
+        report.images += facts["images"]
+    report.shards = len(shards)
+    owners = {shard.sha256: shard.name for shard in shards}
+    pool = ThreadPoolExecutor(threads, "stoker-verify")
+    try:
+        contents = pool.map(
+            lambda shard: hash_file(root / shard.name, shard.rows and shard.rows(), counter), shards
+        )
+        for shard, content in zip(shards, contents, strict=True):
+            report.problems += shard_problems(root, shard, content, owners)
+    finally:
+        counter.stopped = True
+        pool.shutdown(cancel_futures=True)
+    report.bytes = counter.done
+
+
+def tables_of(description: dict[str, Any]) -> list[File]:
+    """The tables whose hashes the description holds."""
     tables = [
         File(f"{split}/index.parquet", facts["index_sha256"])
         for split, facts in description["splits"].items()
     ]
     if is_sealed(description):
-        tables.append(File("rejected.parquet", str(description.get("rejected_sha256"))))
-    if ALIKE in description:
-        tables.append(File("near_duplicates.parquet", str(description[ALIKE])))
-    sizes = [path.stat().st_size for t in tables if (path := root / t.name).is_file()]
-    pace = Pace(progress, sum(sizes) + shard_bytes(description))
-    whole = {table.name for table in tables if judge_table(root, table, pace, verdict)}
-    shards = []
-    for split, facts in description["splits"].items():
-        index: Index | None = None
-        if f"{split}/index.parquet" in whole:
-            index = read_index(root, f"{split}/index.parquet", facts, verdict)
-        for number, shard in enumerate(facts["shards"]):
-            own = partial(index.rows, number) if index is not None else None
-            shards.append(File(f"{split}/{shard['name']}", shard["sha256"], shard["bytes"], own))
-        verdict.images += facts["images"]
-    verdict.shards = len(shards)
-    owner = {shard.sha256: shard.name for shard in shards}
-    pool = ThreadPoolExecutor(threads, "stoker-verify")
-    try:
-        seen = pool.map(partial(look_at_shard, root, pace), shards)
-        for shard, found in zip(shards, seen, strict=True):
-            verdict.problems += shard_problems(root, shard, found, owner)
-    finally:
-        pace.stop()
-        pool.shutdown(cancel_futures=True)
-    verdict.bytes = pace.done
+        tables.append(File("rejected.parquet", str(description.get(REJECTED_SHA256))))
+    if NEAR_SHA256 in description:
+        tables.append(File("near_duplicates.parquet", str(description[NEAR_SHA256])))
+    return tables
 
 
-def shard_bytes(description: dict[str, Any]) -> int:
-    return sum(
-        shard["bytes"] for facts in description["splits"].values() for shard in facts["shards"]
-    )
-
-
-def judge_table(root: Path, table: File, pace: Pace, verdict: VerifyReport) -> bool:
-    """Whether a table is the one that was packed."""
-    seen = look_at(root / table.name, None, pace)
-    if seen.trouble is None and seen.sha256 == table.sha256:
+def check_table(root: Path, table: File, counter: ByteCounter, report: VerifyReport) -> bool:
+    """Whether a table is the one that was packed; adds a problem where it is not."""
+    content = hash_file(root / table.name, None, counter)
+    if content.trouble is None and content.sha256 == table.sha256:
         return True
-    words = seen.trouble or "damaged: its hash is not the one in dataset.json"
-    verdict.problems.append(Problem(table.name, words))
+    text = content.trouble or "damaged: its hash is not the one in dataset.json"
+    report.problems.append(Problem(table.name, text))
     return False
 
 
-def look_at_shard(root: Path, pace: Pace, shard: File) -> HashedFile:
-    return look_at(root / shard.name, shard.rows() if shard.rows else None, pace)
-
-
-class Index:
-    """Where the images of a split lie; 40 bytes an image."""
+class ShardRows:
+    """The images of a split, by shard; 40 bytes of memory an image."""
 
     def __init__(self, table: pa.Table, sizes: list[int]) -> None:
         whole = table.combine_chunks()
@@ -196,7 +200,7 @@ class Index:
         self._edges = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
 
     def rows(self, number: int) -> Rows:
-        """Those of one shard."""
+        """The images of one shard."""
         first, end = self._edges[number], self._edges[number + 1]
         return Rows(
             first,
@@ -205,8 +209,8 @@ class Index:
             self._hash.slice(first, end - first).to_pylist(),
         )
 
-    def complaint(self, facts: dict[str, Any]) -> str | None:
-        """What does not fit the description."""
+    def contradiction(self, facts: dict[str, Any]) -> str | None:
+        """What contradicts the description of the split; None where nothing does."""
         sizes = [shard["images"] for shard in facts["shards"]]
         fits = sum(sizes) == len(self.shard)
         if not fits or not np.array_equal(self.shard, np.repeat(np.arange(len(sizes)), sizes)):
@@ -218,87 +222,84 @@ class Index:
         outside[1:] |= (self.shard[1:] == self.shard[:-1]) & (self.offset[1:] < ends[:-1])
         if not outside.any():
             return None
-        row, more = int(np.flatnonzero(outside)[0]), int(outside.sum()) - 1
-        others = f", and so do {more:,} more" if more else ""
-        return f"row {row} points outside its place in its shard{others}"
+        row, others = int(np.flatnonzero(outside)[0]), int(outside.sum()) - 1
+        more = f", and so do {others:,} more" if others else ""
+        return f"row {row} points outside its shard or into another image{more}"
 
 
-def read_index(root: Path, name: str, facts: dict[str, Any], verdict: VerifyReport) -> Index | None:
-    """The index of a split; None, and a problem, where it cannot be used."""
+def read_index(
+    root: Path, name: str, facts: dict[str, Any], report: VerifyReport
+) -> ShardRows | None:
+    """The index of a split; None, and a problem in the report, where it cannot be used."""
     try:
         table = pq.read_table(root / name, columns=COLUMNS)
-        index = Index(table, [shard["images"] for shard in facts["shards"]])
-        complaint = index.complaint(facts)
+        index = ShardRows(table, [shard["images"] for shard in facts["shards"]])
+        text = index.contradiction(facts)
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        first_line = str(error).partition("\n")[0]
-        complaint = f"cannot be read as an index: {first_line}"
-    if complaint is None:
+        text = f"cannot be read as an index: {one_line(str(error))}"
+    if text is None:
         return index
-    verdict.problems.append(Problem(name, complaint))
+    report.problems.append(Problem(name, text))
     return None
 
 
 def shard_problems(
-    root: Path, shard: File, seen: HashedFile, owner: dict[str, str]
+    root: Path, shard: File, content: HashedFile, owners: dict[str, str]
 ) -> list[Problem]:
-    """What is wrong with a shard, in one line or a line for each image."""
-    if seen.trouble is not None:
-        return [Problem(shard.name, seen.trouble)]
-    if seen.sha256 == shard.sha256 and not seen.bad:
+    """The problems of a shard: one for the whole file, or one for each damaged image."""
+    if content.trouble is not None:
+        return [Problem(shard.name, content.trouble)]
+    if content.sha256 == shard.sha256 and not content.bad:
         return []
-    if seen.sha256 in owner and seen.sha256 != shard.sha256:
-        return [Problem(shard.name, f"holds the bytes of {owner[seen.sha256]}")]
-    found = []
-    if seen.bytes != shard.bytes:
-        found.append(Problem(shard.name, f"has {seen.bytes:,} bytes, not {shard.bytes:,}"))
+    if content.sha256 in owners and content.sha256 != shard.sha256:
+        return [Problem(shard.name, f"holds the bytes of {owners[content.sha256]}")]
+    problems = []
+    if content.bytes != shard.bytes:
+        problems.append(Problem(shard.name, f"has {content.bytes:,} bytes, not {shard.bytes:,}"))
     if shard.rows is None:
-        words = "damaged; which images are hit cannot be said without its index"
-        return found or [Problem(shard.name, words)]
-    found += image_problems(root, shard, seen)
-    return found or [
+        text = "damaged; the images cannot be named, because its index is damaged too"
+        return problems or [Problem(shard.name, text)]
+    problems += image_problems(root, shard, shard.rows(), content)
+    return problems or [
         Problem(shard.name, "damaged outside the images: a header, a label or padding of the tar")
     ]
 
 
-def image_problems(root: Path, shard: File, seen: HashedFile) -> list[Problem]:
-    """The images that were hit, by key, place and origin."""
-    if not seen.bad or shard.rows is None:
+def image_problems(root: Path, shard: File, rows: Rows, content: HashedFile) -> list[Problem]:
+    """The damaged images of a shard, each with its key, its offset and its original path."""
+    if not content.bad:
         return []
-    rows = shard.rows()
     index = (root / shard.name).with_name("index.parquet")
     names = pq.read_table(index, columns=["key", "path"])
-    found = []
-    for place in seen.bad[:MOST_NAMED]:
-        key, origin = (names.column(c)[rows.first + place].as_py() for c in ("key", "path"))
-        gone = rows.offset[place] + rows.length[place] > seen.bytes
-        found.append(
-            Problem(
-                shard.name,
-                f"image {key} at byte {rows.offset[place]} {'is cut off' if gone else 'is damaged'}"
-                f" (from {origin})",
-            )
-        )
-    if len(seen.bad) > MOST_NAMED:
-        found.append(Problem(shard.name, f"and {len(seen.bad) - MOST_NAMED:,} more images of it"))
-    return found
+    problems = []
+    for row in content.bad[:MOST_NAMED]:
+        key, path = (names.column(name)[rows.first + row].as_py() for name in ("key", "path"))
+        cut_off = rows.offset[row] + rows.length[row] > content.bytes
+        state = "is cut off" if cut_off else "is damaged"
+        text = f"image {key} at byte {rows.offset[row]} {state} (from {path})"
+        problems.append(Problem(shard.name, text))
+    if len(content.bad) > MOST_NAMED:
+        text = f"and {len(content.bad) - MOST_NAMED:,} more images of it"
+        problems.append(Problem(shard.name, text))
+    return problems
 
 
-def look_for_strangers(root: Path, description: dict[str, Any], verdict: VerifyReport) -> None:
-    """What lies in the folder and is not in the description: a reader of `*.tar` would read it."""
-    known = {"dataset.json", "rejected.parquet", WALK_CACHE, SOURCE_CACHE}
-    known |= {"near_duplicates.parquet"} if ALIKE in description else set()
+def check_other_files(root: Path, description: dict[str, Any], report: VerifyReport) -> None:
+    """Report files that the description does not list: shards and tables are problems, because a
+    reader of `*.tar` would read them; other files are notes."""
+    listed = {"dataset.json", "rejected.parquet", *CACHES}
+    listed |= {table.name for table in tables_of(description)}
     for split, facts in description["splits"].items():
-        known |= {f"{split}/index.parquet", *(f"{split}/{s['name']}" for s in facts["shards"])}
+        listed |= {f"{split}/{shard['name']}" for shard in facts["shards"]}
     others = []
     for folder, _, names in os.walk(root):
         below = Path(folder).relative_to(root)
-        found = {(below / name).as_posix() for name in names} - known
-        hidden = below.parts[:1] == (".parts",)
-        for name in sorted(found):
-            if name.endswith((".tar", ".parquet")) and not hidden:
-                verdict.problems.append(Problem(name, "not in dataset.json"))
+        in_parts = below.parts[:1] == (".parts",)
+        for name in sorted({(below / name).as_posix() for name in names} - listed):
+            if name.endswith((".tar", ".parquet")) and not in_parts:
+                report.problems.append(Problem(name, "not in dataset.json"))
             else:
                 others.append(name)
     if others:
         more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
-        verdict.notes.append(f"not part of the set: {others[0]}{more}")
+        report.notes.append(f"not part of the set: {others[0]}{more}")

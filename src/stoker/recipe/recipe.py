@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, get_type_hints
 
 from stoker.errors import BadRequest
@@ -30,6 +31,7 @@ def key(
     at_least: float | None = None,
     at_most: float | None = None,
     above: float | None = None,
+    below: float | None = None,
     place: bool = False,
     fixed: bool = False,
     rare: bool = False,
@@ -37,9 +39,9 @@ def key(
     """A recipe field: its default, its help, the values it takes, and whether a run that has begun
     can go on with another (`place`: always; `fixed`: never; else when told to). A `rare` one is no
     flag: it is only written in a recipe file."""
-    limits = {"choices": choices, "at_least": at_least, "at_most": at_most, "above": above}
+    limits = {"at_least": at_least, "at_most": at_most, "above": above, "below": below}
     kind = {"place": place, "fixed": fixed, "rare": rare}
-    return field(default=default, metadata={"help": help, **kind, **limits})
+    return field(default=default, metadata={"help": help, "choices": choices, **kind, **limits})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,8 +182,7 @@ class Recipe:
     log_interval: float = key(30.0, "seconds between lines in a pipe", above=0, place=True)
 
     def __post_init__(self) -> None:
-        for spec in fields(self):
-            check_value(spec.name, getattr(self, spec.name))
+        check_values(self)
         check_together(self)
 
     def values(self) -> dict[str, Any]:
@@ -207,8 +208,14 @@ class Recipe:
         return hashlib.blake2b(whole.encode(), digest_size=5).hexdigest()
 
 
-SPECS: dict[str, dataclasses.Field[Any]] = {spec.name: spec for spec in fields(Recipe)}
-TYPES: dict[str, Any] = get_type_hints(Recipe)
+@cache
+def specs_of(table: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The fields, by name, of a dataclass whose fields are written with `key`."""
+    return {spec.name: spec for spec in fields(table)}
+
+
+types_of = cache(get_type_hints)
+SPECS, TYPES = specs_of(Recipe), types_of(Recipe)
 
 
 def dump_value(value: Any) -> Any:
@@ -218,20 +225,29 @@ def dump_value(value: Any) -> Any:
     return dataclasses.asdict(value) if isinstance(value, Phase) else value
 
 
-def check_value(name: str, value: Any) -> None:
+def check_value(name: str, value: Any, table: type = Recipe) -> None:
     """Refuse a value outside the limits written beside its key."""
-    limits = SPECS[name].metadata
+    limits = specs_of(table)[name].metadata
     if isinstance(value, float) and not math.isfinite(value):
         raise BadRequest(f"{name} must be a finite number, not {value!r}")
     if limits["choices"] and value not in limits["choices"]:
         raise BadRequest(f"{name} takes one of {', '.join(limits['choices'])}, not {value!r}")
-    low, high, above = limits["at_least"], limits["at_most"], limits["above"]
+    low, high = limits["at_least"], limits["at_most"]
+    above, below = limits["above"], limits["below"]
     if low is not None and not value >= low:
         raise BadRequest(f"{name} must be at least {low}, not {value!r}")
     if high is not None and not value <= high:
         raise BadRequest(f"{name} must be at most {high}, not {value!r}")
     if above is not None and not value > above:
         raise BadRequest(f"{name} must be above {above}, not {value!r}")
+    if below is not None and not value < below:
+        raise BadRequest(f"{name} must be below {below}, not {value!r}")
+
+
+def check_values(table: Any) -> None:
+    """Refuse a table with a value outside the limits written beside its key."""
+    for spec in fields(table):
+        check_value(spec.name, getattr(table, spec.name), type(table))
 
 
 def check_together(recipe: Recipe) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import BadRequest
-from stoker.recipe.recipe import SPECS, TYPES, Phase, Recipe, check_value, dump_value
+from stoker.recipe.recipe import SPECS, Phase, Recipe, check_value, dump_value, types_of
 
 ALIASES = {
     "arch": "model",
@@ -157,14 +157,16 @@ def refuse_unknown_phase_keys(tables: list[Any], text: str, where: str) -> None:
             raise unknown_key(f"phases.{word}", f"{where}:{line_of(text, word)}", known)
 
 
-def convert(name: str, raw: Any, where: str) -> Any:
+def convert(name: str, raw: Any, where: str, table: type = Recipe) -> Any:
     """A TOML value as the type of its key, or a refusal that says what the key takes."""
-    kind = TYPES[name]
+    kind = types_of(table)[name]
     value: Any = None
     if kind in (bool, int, str) and type(raw) is kind:
         value = raw
     elif kind is float and type(raw) in (int, float):
         value = float(raw)
+    elif kind == Mapping[str, str] and isinstance(raw, Mapping):
+        value = dict(raw)
     elif name == "phases" and isinstance(raw, list):
         value = tuple(convert_phase(item, where) for item in raw)
     elif name == "decay_epochs" and isinstance(raw, list):
@@ -174,7 +176,7 @@ def convert(name: str, raw: Any, where: str) -> Any:
         wanted = kind.__name__ if isinstance(kind, type) else "a list"
         raise BadRequest(f"{where}: {name} takes {wanted}, not {raw!r}")
     try:
-        check_value(name, value)
+        check_value(name, value, table)
     except BadRequest as error:
         raise BadRequest(f"{where}: {error}") from error
     return value
@@ -191,20 +193,24 @@ def convert_phase(raw: Any, where: str) -> Phase:
     return Phase(**raw)
 
 
-def parse_flag(name: str, text: str) -> Any:
+def parse_flag(name: str, text: str, table: type = Recipe) -> Any:
     """The value of a flag, from the words on the command line."""
-    kind, where = TYPES[name], f"--{name.replace('_', '-')}"
+    kind, where = types_of(table)[name], f"--{name.replace('_', '-')}"
     try:
         if kind is int:
-            return convert(name, int(text), where)
+            return convert(name, int(text), where, table)
         if kind is float:
-            return convert(name, float(text), where)
+            return convert(name, float(text), where, table)
         if name == "decay_epochs":
             return convert(name, [float(word) for word in text.split(",")], where)
+        if kind == Mapping[str, str]:
+            pairs = (pair.split("=", 1) for pair in text.split(",") if pair)
+            return convert(name, dict(pairs), where, table)
     except ValueError as error:
-        wanted = {int: "a whole number", float: "a number"}.get(kind, "numbers with commas")
+        kinds = {int: "a whole number", float: "a number", Mapping[str, str]: "NAME=NAME,..."}
+        wanted = kinds.get(kind, "numbers with commas")
         raise BadRequest(f"{where} takes {wanted}, not {text!r}") from error
-    return convert(name, text, where)
+    return convert(name, text, where, table)
 
 
 def resolve(recipe: str | None = None, flags: Mapping[str, Any] | None = None) -> Resolved:

@@ -1,45 +1,61 @@
-"""The summary of a packed set, as a person enjoys it."""
+"""Packing as a person reads it: its progress, and the summary of the packed set."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from stoker.data.dataset import Dataset
+from stoker.data.packing.shard import ShardReport
+from stoker.show.progress import progress
 from stoker.text import plural, size
 
 
+class PackProgress:
+    """Shows the images done and rejected; `pack` calls it after each task."""
+
+    def __init__(self) -> None:
+        self._bar, self._rejected = progress(), 0
+        self.close = self._bar.close
+
+    def __call__(self, report: ShardReport, done: int, total: int) -> None:
+        self._rejected += report.rejected
+        of_total = f" of {total:,}" if total else ""
+        text = f"{done:,}{of_total} images, {self._rejected:,} rejected"
+        self._bar.update(done, total, text)
+
+
 def summary_lines(dataset: Dataset) -> list[str]:
-    """What was packed, how it is balanced, and what deserves a look."""
+    """The summary: images, sizes, class balance, then everything that needs attention."""
     report: dict[str, Any] = dataset.description["report"]
     storage = dataset.description["storage"]
     counts = ", ".join(f"{split} {count:,}" for split, count in report["images"].items())
     shards = sum(len(split["shards"]) for split in dataset.description["splits"].values())
-    small, median, large = (f"{wide}x{high}" for wide, high in report["sizes"]["pixels"])
+    small, median, large = (f"{width}x{height}" for width, height in report["sizes"]["pixels"])
     lines = [
         f"{dataset.path}: {plural(sum(report['images'].values()), 'image')} ({counts}) in "
         f"{plural(len(dataset.classes), 'class')}, {size(report['sizes']['bytes'])} in "
         f"{plural(shards, 'shard')} ({storage['codec']})",
         f"  sizes     {small} smallest, {median} median, {large} largest",
-        f"  balance   {balance_words(report['balance'])}",
+        f"  balance   {balance_text(report['balance'])}",
     ]
     if dataset.description["held_out"]:
         lines.append(
             f"  held out  {dataset.description['held_out']:.0%} of each class as val, "
-            "because there is neither val nor test"
+            "because the source has neither val nor test"
         )
     if report["rotated"]:
-        lines.append(f"  turned    {plural(report['rotated'], 'image')} upright (EXIF)")
+        lines.append(f"  rotated   {plural(report['rotated'], 'image')} turned upright (EXIF)")
     lines += attention_lines(dataset, report)
     return lines
 
 
-def balance_words(balance: dict[str, Any]) -> str:
-    (rare, few), (common, many) = balance["fewest"], balance["most"]
-    if few == many:
-        return f"even: {few:,} training images in each class"
-    ratio = f", {many / few:.0f} times as many" if few and many >= 2 * few else ""
+def balance_text(balance: dict[str, Any]) -> str:
+    (smallest, fewest), (largest, most) = balance["fewest"], balance["most"]
+    if fewest == most:
+        return f"even: {fewest:,} training images in each class"
+    ratio = f", {most / fewest:.0f} times as many" if fewest and most >= 2 * fewest else ""
     return (
-        f"{few:,} ({rare}) to {many:,} ({common}) training images a class, "
+        f"{fewest:,} ({smallest}) to {most:,} ({largest}) training images a class, "
         f"median {balance['median']:,}{ratio}"
     )
 
@@ -56,7 +72,7 @@ def near_lines(dataset: Dataset, near: dict[str, Any]) -> list[str]:
 
 
 def attention_lines(dataset: Dataset, report: dict[str, Any]) -> list[str]:
-    """Rejects, duplicates, absent classes and what was passed over."""
+    """Rejected images, duplicates, absent classes and ignored files."""
     lines = [
         f"  rejected  {plural(row['images'], 'image')}: {row['reason']} ({row['example']})"
         for row in report["rejected"]
@@ -70,7 +86,7 @@ def attention_lines(dataset: Dataset, report: dict[str, Any]) -> list[str]:
             f"({pair[0]} = {pair[1]})"
         )
     for split, count in report["duplicates"]["within"].items():
-        lines.append(f"  twins     {plural(count, 'image')} more than once in {split}")
+        lines.append(f"  repeated  {plural(count, 'image')} of {split} more than once in {split}")
     if near := report.get("near"):
         lines += near_lines(dataset, near)
     for split, names in report["absent"].items():

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from golden import check_golden
 from samples import image_folder, picture
 from stoker.cli import main
+from stoker.cli.pack import parser
 from stoker.errors import BAD_REQUEST, FINISHED, INTERRUPTED
 from waiting import until
 
@@ -109,6 +111,10 @@ class TestSummary:
         ("--max-side -1", "max_side"),
         ("--workers -1", "workers"),
         ("--workrs 2", "--workers"),
+        ("--max-ram -1", "max_ram"),
+        ("--columns image", "--columns"),
+        ("--columns imge=a", "imge=a"),
+        ("--spot-notice ibm", "spot_notice"),
         ("--quality", "--quality"),
         ("there and-there", "and-there"),
     ],
@@ -127,6 +133,11 @@ def test_a_wrong_value_is_refused_before_anything_is_written(
     assert line.startswith("stoker: ")
     assert named in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_golden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    check_golden("cli_pack_help", parser().format_help().splitlines())
 
 
 def test_other_peoples_files_are_not_written_among(
@@ -176,10 +187,10 @@ def broken_off(
         process = packer(folder, out, workers)
         with suppress(ProcessLookupError):
             stop(process, out)
-        said, complained = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=300)
         if not (out / "dataset.json").exists() and parts_done(out) < MANY // SHARD_IMAGES:
             break
-    return out, process, said, complained
+    return out, process, output, errors
 
 
 STOPS = {
@@ -201,13 +212,12 @@ def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(
         until(lambda: parts_done(out) >= 8 or process.poll() is not None)
         send(process.pid, number)
 
-    out, process, said, complained = broken_off(many, tmp_path, workers, stop_in_the_middle)
-    assert process.returncode == INTERRUPTED, complained
-    assert said == f"packing {many} into {out}\n"
-    assert complained == (
-        f"stoker: packing stopped ({signal.Signals(number).name}); finished shards are kept in "
-        f"{out}: the same command goes on\n"
-    )
+    out, process, output, errors = broken_off(many, tmp_path, workers, stop_in_the_middle)
+    assert process.returncode == INTERRUPTED, errors
+    assert output == f"packing {many} into {out}\n"
+    (line,) = errors.splitlines()
+    assert line.startswith(f"stoker: packing stopped ({signal.Signals(number).name}); ")
+    assert str(out) in line
     assert not (out / "dataset.json").exists()
     kept = [part.stem for part in (out / ".parts").glob("[!.]*.parquet")]
     tars = {str(out / name.replace("-", "/", 1)) + ".tar" for name in kept}
@@ -215,9 +225,9 @@ def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(
     assert 8 <= len(before) < MANY // SHARD_IMAGES
 
     process = packer(many, out, workers)
-    said, complained = process.communicate(timeout=300)
-    assert (process.returncode, complained) == (FINISHED, "")
-    assert f"{out}: {MANY} images (train 540, val 60) in 3 classes" in said
+    output, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (FINISHED, "")
+    assert f"{out}: {MANY} images (train 540, val 60) in 3 classes" in output
     assert before.items() <= times(out).items()
     assert not (out / ".parts").exists()
 
@@ -232,7 +242,7 @@ def test_ctrl_c_while_the_workers_start_is_answered_in_one_line(
         time.sleep(delay_s)
         os.killpg(process.pid, signal.SIGINT)
 
-    _, process, _, complained = broken_off(many, tmp_path, 2, stop_at_the_start)
+    _, process, _, errors = broken_off(many, tmp_path, 2, stop_at_the_start)
     assert process.returncode == INTERRUPTED
-    assert complained.splitlines()[:-1] == []
-    assert complained.startswith("stoker: packing stopped")
+    assert errors.splitlines()[:-1] == []
+    assert errors.startswith("stoker: packing stopped")

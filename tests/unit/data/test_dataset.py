@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,10 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from golden import check_golden
 from samples import image_folder
+from stoker.commit import sha256_file
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
@@ -117,10 +121,10 @@ class TestReading:
                 assert split.bytes_of(sample) == stored[f"{key}.{suffix}"]
                 assert split.labels[sample] == int(stored[f"{key}.cls"])
 
-    def test_a_place_names_shard_byte_and_original(self, packed: Path) -> None:
+    def test_the_origin_names_shard_byte_and_path(self, packed: Path) -> None:
         split = Dataset(packed).split("train")
         row = pq.read_table(packed / "train" / "index.parquet").slice(11, 1).to_pylist()[0]
-        assert split.place_of(11) == (
+        assert split.origin_of(11) == (
             f"{packed}/train/{row['shard']:05d}.tar at byte {row['offset']} (from {row['path']})"
         )
 
@@ -222,5 +226,65 @@ class TestRefusing:
         splits = Dataset(damaged).description["splits"]
         splits["train"]["shards"][0]["name"] = name
         describe(damaged, splits=splits)
-        with pytest.raises(StokerError, match="odd shard name"):
+        with pytest.raises(
+            StokerError, match=rf"dataset\.json is damaged .*{re.escape(repr(name))}"
+        ):
             Dataset(damaged).split("train")
+
+
+def with_index(folder: Path, table: pa.Table) -> None:
+    """Replace an index, with its hash in the description."""
+    pq.write_table(table, folder / "train" / "index.parquet")
+    splits = Dataset(folder).description["splits"]
+    splits["train"]["index_sha256"] = sha256_file(folder / "train" / "index.parquet")
+    describe(folder, splits=splits)
+
+
+def read_all(folder: Path) -> None:
+    split = Dataset(folder).split("train")
+    for sample in range(len(split)):
+        split.bytes_of(sample)
+
+
+def outside_shard(folder: Path) -> None:
+    """Let the last row point past the end of its shard."""
+    columns = pq.read_table(folder / "train" / "index.parquet").to_pydict()
+    columns["offset"][-1] += 1 << 20
+    schema = pq.read_schema(folder / "train" / "index.parquet")
+    with_index(folder, pa.Table.from_pydict(columns, schema=schema))
+
+
+REFUSALS: dict[str, Callable[[Path], object]] = {
+    "no description": lambda root: (root / "dataset.json").unlink(),
+    "half a description": lambda root: os.truncate(root / "dataset.json", 20),
+    "a list": lambda root: (root / "dataset.json").write_text("[]"),
+    "no format": lambda root: describe(root, format=None),
+    "newer": lambda root: describe(root, format=2),
+    "changed": lambda root: (root / "dataset.json").write_text('{"format": 1, "digest": ""}'),
+    "no index": lambda root: (root / "train" / "index.parquet").unlink(),
+    "other index": lambda root: shutil.copy(
+        root / "val" / "index.parquet", root / "train" / "index.parquet"
+    ),
+    "other columns": lambda root: with_index(
+        root, pq.read_table(root / "train" / "index.parquet").drop_columns(["width"])
+    ),
+    "other rows": lambda root: with_index(root, pq.read_table(root / "val" / "index.parquet")),
+    "no shard": lambda root: (root / "train" / "00000.tar").unlink(),
+    "a cut shard": lambda root: os.truncate(root / "train" / "00000.tar", 600),
+    "a row outside": outside_shard,
+}
+
+
+def test_refusals_golden(sets: dict[str, Path], tmp_path: Path) -> None:
+    """Every sentence of a refusal; the folder is written as SET and numbers as N."""
+    lines = []
+    for number, (name, damage) in enumerate(REFUSALS.items()):
+        root = shutil.copytree(sets["jpeg"], tmp_path / str(number))
+        damage(root)
+        with pytest.raises(StokerError) as refusal:
+            read_all(root)
+        lines.append(f"{name}: {refusal.value}".replace(str(root), "SET"))
+    with pytest.raises(BadRequest) as unknown:
+        Dataset(sets["jpeg"]).split("tset")
+    lines.append(f"unknown split: {unknown.value}".replace(str(sets["jpeg"]), "SET"))
+    check_golden("data_dataset", [re.sub(r"\d+(,\d+)*", "N", line) for line in lines])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from golden import check_golden
 from samples import image_folder, picture
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
@@ -84,7 +86,7 @@ def test_rejects_by_reason_with_an_example(messy: str) -> None:
 
 
 def test_what_was_turned_and_what_was_passed_over(messy: str) -> None:
-    assert "1 image upright" in line_with("turned", messy)
+    assert "1 image " in line_with("rotated", messy)
     assert "1 x not an image by its name (class1/notes.txt)" in line_with("ignored", messy)
 
 
@@ -117,7 +119,7 @@ def test_a_leak_is_shown_with_an_example_of_its_split(
 
 
 def test_twins_within_a_split(leaking: str) -> None:
-    assert "1 image more than once in train" in line_with("twins", leaking)
+    assert "1 image of train" in line_with("repeated", leaking)
 
 
 def test_a_class_without_images_in_a_split(leaking: str) -> None:
@@ -126,3 +128,15 @@ def test_a_class_without_images_in_a_split(leaking: str) -> None:
 
 def test_the_codec_is_named(leaking: str) -> None:
     assert "(raw)" in leaking.splitlines()[0]
+
+
+def test_summary_golden(messy: str, leaking: str, tmp_path: Path) -> None:
+    """Every line of a summary; folders and sizes in bytes depend on the machine."""
+    folder = image_folder(tmp_path / "photos", classes=2, images=4, val=1)
+    even = summary(folder, tmp_path / "out", storage=Storage(near_duplicates=True))
+    dataset = Dataset(tmp_path / "out")
+    pair = {"path": "train/a/1.jpg", "other_path": "val/a/2.jpg"}
+    dataset.description["report"]["near"] = {"pairs": 2, "examples": [pair]}
+    text = "\n\n".join((messy, leaking, even, "\n".join(summary_lines(dataset))))
+    text = re.sub(r"/\S*/out", "SET", re.sub(r"[\d.]+ kB", "N kB", text))
+    check_golden("show_pack", text.splitlines())

@@ -18,7 +18,7 @@ from PIL import Image
 from stoker.data.images.decode_any import Inspected, Pixels, Rejected, coarseness_of
 from stoker.data.images.jpeg import encode_jpeg
 from stoker.data.images.jpeg_rows import claims_table
-from stoker.errors import BadRequest
+from stoker.recipe.recipe import check_values, key
 
 CODECS = ("jpeg", "original", "raw")
 JPEG_MAX_SIDE = 65500
@@ -30,27 +30,34 @@ SMALL_SIDE = 128
 class Storage:
     """How images are stored."""
 
-    codec: str = "jpeg"
-    """`jpeg`; `original` keeps every upright JPEG's own bytes; `raw` stores arrays of uint8, which
-    need no decoding."""
-    max_side: int = 500
-    """Largest longer side in pixels; 0 keeps the size."""
-    quality: int = 90
-    """JPEG quality: images of higher quality are encoded again, others keep their own bytes."""
-    min_side: int = 0
-    """If not 0, shrink until the shorter side has this length, and ignore `max_side`."""
-    near_duplicates: bool = False
-    """Whether to store a perceptual hash of each image, so that near duplicates can be found."""
+    codec: str = key(
+        "jpeg",
+        "original keeps the bytes of every upright JPEG, whatever its size; raw stores pixels: "
+        "fast to read, but large for all but small images",
+        choices=CODECS,
+    )
+    max_side: int = key(
+        500, "shrink until the longer side has at most N pixels; 0 keeps the size", at_least=0
+    )
+    quality: int = key(
+        90,
+        "JPEG quality; a JPEG of lower quality keeps its own bytes",
+        at_least=1,
+        at_most=100,
+    )
+    min_side: int = key(
+        0,
+        "shrink until the shorter side has at most N pixels, instead of the longer; 0 goes by "
+        "--max-side",
+        at_least=0,
+    )
+    near_duplicates: bool = key(
+        False, "also find images that look alike, such as one photograph in two sizes"
+    )
 
     def check(self) -> None:
-        """Raise BadRequest for a value that is out of range."""
-        if self.codec not in CODECS:
-            raise BadRequest(f"codec must be one of {', '.join(CODECS)}, not {self.codec!r}")
-        if not 1 <= self.quality <= 100:
-            raise BadRequest(f"quality must be from 1 to 100, not {self.quality}")
-        for name in ("max_side", "min_side"):
-            if getattr(self, name) < 0:
-                raise BadRequest(f"{name} must be at least 0, not {getattr(self, name)}")
+        """Raise BadRequest where a setting is outside its limits."""
+        check_values(self)
 
 
 def fit(pixels: Pixels, storage: Storage) -> Pixels:

@@ -43,7 +43,7 @@ class Damage:
     def _record(self, sample: int, error: Exception) -> None:
         if sample in self._samples:
             return
-        fact = f"sample {sample} no longer decodes: {self._split.place_of(sample)}: {error}"
+        fact = f"sample {sample} no longer decodes: {self._split.origin_of(sample)}: {error}"
         if not self._substitute:
             raise StokerError(f"{fact}; {ACTION}") from error
         with self._lock:

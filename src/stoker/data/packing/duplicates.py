@@ -1,8 +1,9 @@
-"""Images that are in a set more than once: pixel for pixel, and, on request, nearly.
+"""Duplicates in a set: equal pixel for pixel, and, on request, nearly equal.
 
-Invariants: pure functions of the index tables. Every pair of images whose 64 bits of look differ in
-at most `MOST_BITS` is found: such a pair agrees in one of four parts of the bits, so only images
-that agree in a part are compared. Looks that say little (plain surfaces) are left out.
+Invariants: pure functions of the index tables. The `look` of an image is a hash of 64 bits that
+changes little when the image is resized or encoded again. Every pair whose looks differ in at most
+`MOST_BITS` bits is found: such a pair agrees in at least one of four parts of the bits, so only
+images that agree in a part are compared. Looks of plain surfaces are left out.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from stoker.data.columns import numbers
 EXAMPLES = 5
 MOST_BITS = 3
 TELLING_BITS = 6
-"""A look with fewer bits set, or fewer unset, is that of a plain surface."""
+"""A look with fewer bits set, or fewer unset, belongs to a plain surface."""
 PARTS, PART_BITS = 4, 16
-NEAREST = 4096
-"""How many neighbours with the same part an image is compared with, at most."""
+MOST_NEIGHBOURS = 4096
+"""An image is compared with at most this many others that have the same part."""
 _ONES = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 Looks = NDArray[np.uint64]
@@ -38,27 +39,27 @@ PAIR = pa.schema(
 
 def duplicates(tables: dict[str, pa.Table]) -> dict[str, Any]:
     """Images with exactly the same pixels: inside a split, and between train and the others."""
-    found: dict[str, Any] = {"within": {}, "across": {}, "examples": {}}
+    report: dict[str, Any] = {"within": {}, "across": {}, "examples": {}}
     hashes = {split: pixel_hashes(table) for split, table in tables.items()}
     for split, keys in hashes.items():
-        again = len(keys) - len(np.unique(keys))
-        if again:
-            found["within"][split] = int(again)
+        repeats = len(keys) - len(np.unique(keys))
+        if repeats:
+            report["within"][split] = int(repeats)
     for split in [name for name in hashes if name != "train"]:
         shared = np.flatnonzero(np.isin(hashes[split], hashes["train"]))
         if not len(shared):
             continue
-        found["across"][split] = len(shared)
-        pairs = found["examples"][split] = []
+        report["across"][split] = len(shared)
+        pairs = report["examples"][split] = []
         for row in shared[:EXAMPLES]:
             twin = int(np.flatnonzero(hashes["train"] == hashes[split][row])[0])
             paths = (tables[split].column("path"), tables["train"].column("path"))
             pairs.append([paths[0][int(row)].as_py(), paths[1][twin].as_py()])
-    return found
+    return report
 
 
 def pixel_hashes(table: pa.Table) -> NDArray[np.void]:
-    """The hashes as one array of 16 bytes each, without an object for every image."""
+    """The pixel hashes as one array of 16 bytes each, without a Python object for each image."""
     column = table.column("pixels").combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -67,14 +68,14 @@ def pixel_hashes(table: pa.Table) -> NDArray[np.void]:
 
 
 def near_duplicates(tables: dict[str, pa.Table]) -> pa.Table:
-    """Pairs that look alike but are not the same pixel for pixel, the likest first."""
+    """Pairs that look alike but differ in some pixel, the most similar first."""
     together = pa.concat_tables(tables.values())
     splits = np.repeat(list(tables), [table.num_rows for table in tables.values()])
     looks = numbers(together, "look")
     hashes = pixel_hashes(together)
     one, two, bits = alike(looks)
-    other = hashes[one] != hashes[two]
-    one, two, bits = one[other], two[other], bits[other]
+    differ = hashes[one] != hashes[two]
+    one, two, bits = one[differ], two[differ], bits[differ]
     order = np.lexsort((two, one, bits))
     one, two = one[order], two[order]
     paths = together.column("path")
@@ -85,34 +86,35 @@ def near_duplicates(tables: dict[str, pa.Table]) -> pa.Table:
 
 
 def alike(looks: Looks) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """Places of pairs whose looks differ in few bits, and in how many. Of images with the very
-    same look each is paired with the first: a thousand frames of one scene are a thousand pairs."""
+    """Rows of the pairs whose looks differ in at most MOST_BITS bits, and the number of those bits.
+    Images with equal looks are each paired with the first of them only: a thousand frames of one
+    scene are 999 pairs, not half a million."""
     counts = ones(looks)
     telling = np.flatnonzero((counts >= TELLING_BITS) & (counts <= 64 - TELLING_BITS))
-    distinct, first, which = np.unique(looks[telling], return_index=True, return_inverse=True)
+    distinct, first, group = np.unique(looks[telling], return_index=True, return_inverse=True)
     first = telling[first]
-    again = np.flatnonzero(first[which] != telling)
-    same = [first[which[again]], telling[again], np.zeros_like(again)]
+    repeats = np.flatnonzero(first[group] != telling)
+    same = [first[group[repeats]], telling[repeats], np.zeros_like(repeats)]
     pairs: list[NDArray[np.int64]] = [np.stack(same, axis=1)]
     for part in range(PARTS):
         keys = (distinct >> np.uint64(part * PART_BITS)) & np.uint64(0xFFFF)
         order = np.argsort(keys, kind="stable")
-        for apart in range(1, NEAREST):
-            near = np.flatnonzero(keys[order[:-apart]] == keys[order[apart:]])
+        for distance in range(1, MOST_NEIGHBOURS):
+            near = np.flatnonzero(keys[order[:-distance]] == keys[order[distance:]])
             if not len(near):
                 break
-            one, two = order[near], order[near + apart]
+            one, two = order[near], order[near + distance]
             bits = ones(distinct[one] ^ distinct[two])
             close = bits <= MOST_BITS
             one, two = first[one[close]], first[two[close]]
-            found = [np.minimum(one, two), np.maximum(one, two), bits[close].astype(np.int64)]
-            pairs.append(np.stack(found, axis=1))
-    found_all = np.unique(np.concatenate(pairs), axis=0)
-    return found_all[:, 0], found_all[:, 1], found_all[:, 2].astype(np.uint8)
+            columns = [np.minimum(one, two), np.maximum(one, two), bits[close].astype(np.int64)]
+            pairs.append(np.stack(columns, axis=1))
+    unique = np.unique(np.concatenate(pairs), axis=0)
+    return unique[:, 0], unique[:, 1], unique[:, 2].astype(np.uint8)
 
 
 def ones(values: Looks) -> NDArray[np.uint8]:
-    """How many bits of each number are set."""
+    """The number of set bits of each value."""
     as_bytes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, 8)
     counts: NDArray[np.uint8] = _ONES[as_bytes].sum(axis=1, dtype=np.uint8)
     return counts

@@ -1,13 +1,11 @@
-"""The end of packing: parts become an index a split, the set is described and committed.
+"""The end of packing: the parts become an index for each split, and the set is committed.
 
-Invariants: nothing is a set before `dataset.json` is there, and that is written last. What the
-description lists is all that lies in the folder.
+Invariants: `dataset.json` is written last; a folder without it is not a set. The folder then holds
+the files that the description lists and no other shard or table.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -16,18 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.commit import publish, sha256_file, temporary, write_json
+from stoker.commit import publish, sha256_file, sha256_json, temporary, write_json
 from stoker.data.images.encode import Storage
 from stoker.data.packing.duplicates import near_duplicates
 from stoker.data.packing.report import describe
 from stoker.data.packing.shard import part_facts
-from stoker.data.seal import ALIKE, COMES_WITH_IT, FORMAT, sealed
+from stoker.data.seal import FORMAT, NEAR_SHA256, REJECTED_SHA256, sealed
 from stoker.data.sources.layout import Listing
 from stoker.errors import BadRequest
-
-
-def digest_of(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def finish(
@@ -37,68 +31,78 @@ def finish(
     storage: Storage,
     request: str,
 ) -> None:
-    """Join the parts into an index a split, describe the set, commit."""
+    """Write the tables and the description of a set. Raises BadRequest where no training image
+    could be read."""
     splits: dict[str, dict[str, Any]] = {}
     tables: dict[str, pa.Table] = {}
     rejected = []
     unused = ["reason"] if storage.near_duplicates else ["reason", "look"]
     for split in listing.splits:
-        read = [pq.read_table(part) for part in parts[split]]
-        rows = pa.concat_tables([part.replace_schema_metadata(None) for part in read])
-        bad = rows.column("reason").is_valid()
-        lost = rows.filter(bad).select(["path", "label", "reason"])
-        rejected.append(lost.append_column("split", pa.array([split] * lost.num_rows, pa.string())))
+        shards = [pq.read_table(part) for part in parts[split]]
+        rows = pa.concat_tables([shard.replace_schema_metadata(None) for shard in shards])
+        rejected.append(rejects_of(rows, split))
         tables[split] = rows.filter(rows.column("reason").is_null()).drop_columns(unused)
-        write_table(target / split / "index.parquet", tables[split])
         splits[split] = {
             "images": tables[split].num_rows,
-            "index_sha256": sha256_file(target / split / "index.parquet"),
-            "shards": [
-                {
-                    "name": f"{number:05d}.tar",
-                    "images": part.column("reason").null_count,
-                    "bytes": int(part_facts(part)["bytes"]),
-                    "sha256": part_facts(part)["sha256"],
-                }
-                for number, part in enumerate(read)
-            ],
+            "index_sha256": write_table(target / split / "index.parquet", tables[split]),
+            "shards": [describe_shard(*numbered) for numbered in enumerate(shards)],
         }
     if not splits["train"]["images"]:
         raise BadRequest(
-            f"not one image of {listing.source} could be read: "
-            f"{rejected[0].column('reason')[0]} ({rejected[0].column('path')[0]})"
+            f"not one image of {listing.source} could be read, for example "
+            f"{rejected[0].column('path')[0]}: {rejected[0].column('reason')[0]}"
         )
     rejects = pa.concat_tables(rejected)
-    write_table(target / "rejected.parquet", rejects)
-    more = {COMES_WITH_IT: sha256_file(target / "rejected.parquet")}
+    hashes = {REJECTED_SHA256: write_table(target / "rejected.parquet", rejects)}
     report = describe(listing, tables, rejects)
     if storage.near_duplicates:
         pairs = near_duplicates(tables)
-        write_table(target / "near_duplicates.parquet", pairs)
-        more[ALIKE] = sha256_file(target / "near_duplicates.parquet")
+        hashes[NEAR_SHA256] = write_table(target / "near_duplicates.parquet", pairs)
         report["near"] = {"pairs": pairs.num_rows, "examples": pairs.slice(0, 5).to_pylist()}
-    hashes = {
-        name: [shard["sha256"] for shard in split["shards"]] for name, split in splits.items()
-    }
     description = {
         "format": FORMAT,
-        "fingerprint": digest_of(listing.classes, hashes)[:16],
+        "fingerprint": fingerprint(listing.classes, splits),
         "request": request,
         "classes": list(listing.classes),
         "storage": asdict(storage),
         "held_out": listing.held_out,
         "splits": splits,
         "report": report,
-        **more,
+        **hashes,
     }
-    remove_strays(target, splits)
+    remove_other_shards(target, splits)
     write_json(target / "dataset.json", sealed(description))
     clear_up(target)
 
 
-def remove_strays(target: Path, splits: dict[str, dict[str, Any]]) -> None:
-    """Remove shards of an earlier, other plan that was cut short: a reader of `*.tar` must see
-    what the description lists and nothing else."""
+def rejects_of(rows: pa.Table, split: str) -> pa.Table:
+    """The rows of rejected.parquet for one split."""
+    rejects = rows.filter(rows.column("reason").is_valid()).select(["path", "label", "reason"])
+    return rejects.append_column("split", pa.array([split] * rejects.num_rows, pa.string()))
+
+
+def describe_shard(number: int, part: pa.Table) -> dict[str, Any]:
+    """The entry of a shard in the description."""
+    facts = part_facts(part)
+    return {
+        "name": f"{number:05d}.tar",
+        "images": part.column("reason").null_count,
+        "bytes": int(facts["bytes"]),
+        "sha256": facts["sha256"],
+    }
+
+
+def fingerprint(classes: tuple[str, ...], splits: dict[str, dict[str, Any]]) -> str:
+    """16 hex digits that identify the classes and the bytes of all shards."""
+    hashes = {
+        name: [shard["sha256"] for shard in split["shards"]] for name, split in splits.items()
+    }
+    return sha256_json([classes, hashes])[:16]
+
+
+def remove_other_shards(target: Path, splits: dict[str, dict[str, Any]]) -> None:
+    """Remove shards that an interrupted pack with other settings left: a reader of `*.tar` must
+    find the shards of the description only."""
     for split in ("train", "val", "test"):
         listed = {shard["name"] for shard in splits.get(split, {}).get("shards", ())}
         for tar in (target / split).glob("*.tar"):
@@ -108,14 +112,16 @@ def remove_strays(target: Path, splits: dict[str, dict[str, Any]]) -> None:
             shutil.rmtree(target / split)
 
 
-def write_table(path: Path, table: pa.Table) -> None:
+def write_table(path: Path, table: pa.Table) -> str:
+    """Write a Parquet file, complete or not at all; returns its SHA-256."""
     draft = temporary(path)
     pq.write_table(table, draft)
     publish(draft, path)
+    return sha256_file(path)
 
 
 def clear_up(target: Path) -> None:
-    """Remove the parts, now that the whole is committed, and what killed workers left."""
+    """Remove the parts of a committed set, and the temporary files of killed workers."""
     shutil.rmtree(target / ".parts", ignore_errors=True)
     for draft in [*target.glob(".*.tmp"), *target.glob("*/.*.tmp")]:
         draft.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
-"""Packing: labelled images from anywhere become shards, an index and a description.
+"""Packing: labelled images from any source become shards, an index and a description.
 
-Invariants: `dataset.json` is written last and is the commit of the whole; without it nothing is a
-dataset. Shards are committed one by one, so a killed pack goes on where it was. The same images
-and the same storage give the same bytes, whatever the source, the number of workers and kills.
+Invariants: `dataset.json` is written last and commits the whole set; a folder without it is not a
+set. Each shard is committed by itself, so a pack that was killed continues with the next shard. The
+same images and the same storage give the same bytes, for every kind of source, any number of
+workers and any number of kills.
 """
 
 from __future__ import annotations
@@ -13,42 +14,50 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
-from stoker.commit import write_json
+from stoker.commit import sha256_json, write_json
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
-from stoker.data.packing.finish import clear_up, digest_of, finish
+from stoker.data.packing.finish import clear_up, finish
 from stoker.data.packing.memory import packing_workers
-from stoker.data.packing.shard import Files, Inputs, ShardReport, ShardTask, committed, write_shard
+from stoker.data.packing.options import PackOptions, PackSettings
+from stoker.data.packing.shard import (
+    Files,
+    Inputs,
+    OnReport,
+    ShardReport,
+    ShardTask,
+    committed_report,
+    part_path,
+    write_shards,
+)
 from stoker.data.packing.source import FileSource, StreamSource, open_source
-from stoker.data.packing.staging import Chunk, Staged, content_of, stage, stage_task
+from stoker.data.packing.staging import Chunk, Staged, stage, stage_task
 from stoker.data.seal import SOURCE_CACHE, WALK_CACHE
-from stoker.data.sources.layout import Ignored, Image, Listing
+from stoker.data.sources.layout import Ignored, Image, Listing, Split
 from stoker.errors import BadRequest, StokerError
-from stoker.fleet.workers import map_tasks
 from stoker.host.limits import usable_cores, usable_memory
 from stoker.text import shown
 
-SHARD_IMAGES = 1000
-
-OURS = re.compile(
+OWN_FILES = re.compile(
     r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|(rejected|near_duplicates)\.parquet|\.walk\.parquet|\.source\.json"
     r"|(train|val|test)(/(\d{5,}\.tar|index\.parquet))?"
 )
 """Names that a pack leaves in its target before it is committed."""
 
 Progress = Callable[[ShardReport, int, int], None]
-"""Called after each piece of work with its report, images done, and images in all (0: unknown)."""
+"""Called after each task with its report, the images done, and the images in all (0: unknown)."""
 
 
 def default_out(source: str) -> Path:
-    """Where a source is packed to unless the user says otherwise: beside the caller."""
+    """The folder that a source is packed into unless the user names one: SOURCE-packed, in the
+    working directory. Raises BadRequest for standard input, which has no name."""
     if source == "-":
         raise BadRequest("name a folder to pack into: stoker pack - OUT")
     name = Path(source).resolve().name
@@ -62,47 +71,48 @@ def pack(
     out: str | os.PathLike[str] | None = None,
     *,
     storage: Storage | None = None,
-    val_share: float = 0.1,
-    shard_images: int = SHARD_IMAGES,
-    workers: int = 0,
     progress: Progress | None = None,
-    columns: dict[str, str] | None = None,
-    max_ram: float = 0.0,
-    allow_missing: bool = False,
+    **options: Unpack[PackSettings],
 ) -> Path:
-    """Pack a source; returns the packed dataset's path. Does nothing where it is done already."""
+    """Pack a source; returns the folder of the packed set. A set that is already complete is left
+    as it is. PackOptions lists the options with their defaults.
+
+    Raises BadRequest where a setting, the source or the target is refused, and StokerError where
+    the disk or a download fails; the same call then continues after the last finished shard.
+    """
     name = os.fspath(source)
     target = Path(out) if out is not None else default_out(name)
-    workers = packing_workers(max_ram, usable_memory(), workers or usable_cores())
-    job = Pack(target, storage or Storage(), val_share, shard_images, workers, allow_missing)
+    settings = PackOptions.of(options)
+    workers = packing_workers(settings.max_ram, usable_memory(), settings.workers or usable_cores())
+    job = PackJob(target, storage or Storage(), settings, workers)
     job.storage.check()
     if target.resolve() == Path(name).resolve():
         raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
-    opened = open_source(name, val_share, columns or {}, target / WALK_CACHE)
-    told, was_there = ProgressCounter(progress), target.exists()
+    images = open_source(name, settings.val_share, dict(settings.columns), target / WALK_CACHE)
+    counter, existed = ProgressCounter(progress), target.exists()
     try:
-        if isinstance(opened, FileSource):
-            job.pack_files(opened, told)
+        if isinstance(images, FileSource):
+            job.pack_files(images, counter)
         else:
-            job.pack_stream(opened, told)
+            job.pack_stream(images, counter)
     except StokerError:
-        if not was_there:
+        if not existed:
             with suppress(OSError):
-                target.rmdir()  # where nothing came of it; never what holds anything
+                target.rmdir()  # only succeeds where it is empty
         raise
     except OSError as error:
         raise StokerError(
-            f"cannot go on packing into {target}: {error.strerror or error}; finished shards are "
-            "kept: once it can be written to, the same command goes on"
+            f"cannot write to {target}: {error.strerror or error}; finished shards are kept: make "
+            "it writable (or free some space), then run the same command to continue"
         ) from error
     return target
 
 
 class ProgressCounter:
-    """Counts what is done for whoever watches."""
+    """Adds up the reports of the tasks and passes the sum to a progress callback."""
 
-    def __init__(self, progress: Progress | None, total: int = 0) -> None:
-        self._progress, self.total, self._done = progress, total, 0
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress, self.total, self._done = progress, 0, 0
 
     def __call__(self, report: ShardReport) -> None:
         self._done += report.images + report.rejected
@@ -111,24 +121,22 @@ class ProgressCounter:
 
 
 @dataclass(frozen=True)
-class Pack:
-    """Where and how a source is packed."""
+class PackJob:
+    """One pack: its target and its settings."""
 
     target: Path
     storage: Storage
-    val_share: float
-    shard_images: int
+    options: PackOptions
     workers: int
-    allow_missing: bool
 
-    def pack_files(self, source: FileSource, told: ProgressCounter) -> None:
-        """Each shard's task reads the files that belong into it."""
+    def pack_files(self, source: FileSource, counter: ProgressCounter) -> None:
+        """Pack files on a disk: the task of each shard reads its own files."""
         listing = source.listing
 
         def tasks() -> Iterator[ShardTask]:
             return self.plan(listing, lambda paths: Files(source.root, tuple(paths)))
 
-        request = digest_of([task.digest() for task in tasks()], listing.classes)
+        request = sha256_json([[task.digest() for task in tasks()], listing.classes])
         if already_packed(self.target, request):
             self.refuse_other_root(source.root)
             source.remember()
@@ -136,128 +144,133 @@ class Pack:
         self.target.mkdir(parents=True, exist_ok=True)
         with locked(self.target):
             if not already_packed(self.target, request):
-                self.begin_anew_unless(source.root)
+                self.claim_for(source.root)
                 source.remember()
-                told.total = sum(len(split.labels) for split in listing.splits.values())
-                self.write(listing, tasks(), request, told)
+                counter.total = sum(len(split.labels) for split in listing.splits.values())
+                self.write(listing, tasks(), request, counter)
 
     def refuse_other_root(self, root: str) -> None:
-        """Files are told by their names alone: those of another folder may be other images."""
-        before = self.cached().get("root")
-        if before and before != hex_of(root):
+        """Raise BadRequest where the set was packed from another folder. The request holds names
+        and no bytes: equal names in another folder may be other images."""
+        packed_root = self.source_cache().get("root")
+        if packed_root and packed_root != hex_path(root):
             raise BadRequest(
-                f"{self.target} was packed from {shown(os.fsdecode(bytes.fromhex(before)))}: name "
-                f"a new folder to pack into, or remove {self.target / SOURCE_CACHE} if that has "
-                "only moved"
+                f"{self.target} was packed from "
+                f"{shown(os.fsdecode(bytes.fromhex(packed_root)))}: name a new folder to pack "
+                f"into, or remove {self.target / SOURCE_CACHE} if that folder was only moved"
             )
 
-    def begin_anew_unless(self, root: str) -> None:
-        """What another folder left behind half done is not built upon."""
-        if self.cached().get("root") not in (None, hex_of(root)):
+    def claim_for(self, root: str) -> None:
+        """Remove the unfinished shards of another folder, and note this folder as the source."""
+        if self.source_cache().get("root") not in (None, hex_path(root)):
             shutil.rmtree(self.target / ".parts", ignore_errors=True)
-        write_json(self.target / SOURCE_CACHE, {"root": hex_of(root)})
+        write_json(self.target / SOURCE_CACHE, {"root": hex_path(root)})
 
-    def cached(self) -> dict[str, Any]:
-        """What is known of the source that was packed here before."""
+    def source_cache(self) -> dict[str, Any]:
+        """The note on the source that was packed here before; empty where there is none."""
         try:
-            found = json.loads((self.target / SOURCE_CACHE).read_text(encoding="utf-8"))
+            cache = json.loads((self.target / SOURCE_CACHE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return cache if isinstance(cache, dict) else {}
 
-    def pack_stream(self, source: StreamSource, told: ProgressCounter) -> None:
-        """Stage what comes, then copy it together into shards."""
+    def pack_stream(self, source: StreamSource, counter: ProgressCounter) -> None:
+        """Pack a stream: stage its images in the order they arrive, then copy them into shards."""
         if not Dataset.is_packed(self.target):
-            refuse_strangers(self.target)
+            refuse_foreign_files(self.target)
         self.target.mkdir(parents=True, exist_ok=True)
         with locked(self.target):
             if Dataset.is_packed(self.target):
-                already_packed(self.target, self.request(self.content(source)))
+                already_packed(self.target, self.stream_request(self.content_hash(source)))
                 return
             ignored: Ignored = []
-            chunks = source.chunks(ignored, self.staged_already)
-            rows, content = stage(chunks, self.target, self.storage, self.workers, told)
-            if not self.allow_missing:
+            chunks = source.chunks(ignored, self.is_staged)
+            rows, content = stage(chunks, self.target, self.storage, self.workers, counter)
+            if not self.options.allow_missing:
                 refuse_missing(rows)
-            listing = source.arranged(rows, ignored, self.val_share)
+            listing = source.arrange(rows, ignored, self.options.val_share)
             folder = str(self.target / ".parts" / "stage")
             tasks = self.plan(listing, lambda numbers: Staged(folder, rows.take(numbers)))
-            self.write(listing, tasks, self.request(content), None)
+            self.write(listing, tasks, self.stream_request(content), lambda report: None)
             cache = {"stamp": source.stamp, "content": content}
             write_json(self.target / SOURCE_CACHE, cache)
 
-    def staged_already(self, number: int, chunk: Chunk) -> bool:
+    def is_staged(self, number: int, chunk: Chunk) -> bool:
         task = stage_task(self.target, self.storage, number, chunk)
-        return committed(task, task.digest()) is not None
+        return committed_report(task, task.digest()) is not None
 
-    def request(self, content: str) -> str:
-        return digest_of(content, asdict(self.storage), self.val_share, self.shard_images)
+    def stream_request(self, content: str) -> str:
+        """The hash that identifies a pack of a stream with this content."""
+        options = self.options
+        return sha256_json([content, asdict(self.storage), options.val_share, options.shard_images])
 
-    def content(self, source: StreamSource) -> str:
-        """A hash of all that comes: known where the file is the one packed before, else read."""
-        cache = self.cached()
+    def content_hash(self, source: StreamSource) -> str:
+        """A hash of the whole stream, read from the cache where the file has not changed."""
+        cache = self.source_cache()
         if source.stamp and cache.get("stamp") == source.stamp and "content" in cache:
             return str(cache["content"])
         chunks = source.chunks([], lambda number, chunk: True)
-        return content_of([chunk.digest() for chunk in chunks])
+        return sha256_json([chunk.digest() for chunk in chunks])
 
     def plan(
         self, listing: Listing[Image], inputs: Callable[[list[Image]], Inputs]
     ) -> Iterator[ShardTask]:
         """The tasks: each takes the next `shard_images` images of a split's storage order."""
-        size = self.shard_images
         for split, images in listing.splits.items():
-            for number, start in enumerate(range(0, len(images.images), size)):
+            for number, start in enumerate(self.shard_starts(images)):
+                end = start + self.options.shard_images
                 yield ShardTask(
                     out=str(self.target),
                     split=split,
                     number=number,
                     first_key=start,
-                    inputs=inputs(images.images[start : start + size]),
-                    labels=tuple(images.labels[start : start + size]),
+                    inputs=inputs(images.images[start:end]),
+                    labels=tuple(images.labels[start:end]),
                     storage=self.storage,
                 )
+
+    def shard_starts(self, split: Split[Image]) -> range:
+        """The number of the first image of each shard."""
+        return range(0, len(split.images), self.options.shard_images)
 
     def write(
         self,
         listing: Listing[Image],
         tasks: Iterator[ShardTask],
         request: str,
-        told: ProgressCounter | None,
+        on_report: OnReport,
     ) -> None:
-        """Do all tasks, then commit."""
-        parts: dict[str, list[Path]] = {split: [] for split in listing.splits}
-
-        def noted() -> Iterator[ShardTask]:
-            for task in tasks:
-                parts[task.split].append(task.part)
-                yield task
-
-        with closing(map_tasks(write_shard, noted(), self.workers)) as reports:
-            for report in reports:
-                if told:
-                    told(report)
+        """Write all shards, then commit the set."""
+        write_shards(tasks, self.workers, on_report)
+        parts = {
+            split: [
+                part_path(self.target, split, number)
+                for number in range(len(self.shard_starts(images)))
+            ]
+            for split, images in listing.splits.items()
+        }
         finish(self.target, listing, parts, self.storage, request)
 
 
-def hex_of(root: str) -> str:
+def hex_path(root: str) -> str:
+    """An absolute path as hex digits: JSON has no text for names that are not UTF-8."""
     return os.fsencode(Path(root).resolve()).hex()
 
 
 def refuse_missing(rows: pa.Table) -> None:
-    """What failed for now may come with the next try: no set is made without it unasked."""
+    """Raise StokerError where a download failed in a way that another try may mend."""
     failed = rows.filter(rows.column("again"))
     if failed.num_rows:
         raise StokerError(
-            f"{failed.num_rows:,} of {rows.num_rows:,} downloads failed for now, such as "
-            f"{failed.column('path')[0]} ({failed.column('reason')[0]}): the same command tries "
-            "those again; --allow-missing packs without them"
+            f"{failed.num_rows:,} of {rows.num_rows:,} downloads failed, for example "
+            f"{failed.column('path')[0]} ({failed.column('reason')[0]}): run the same command to "
+            "try those again, or add --allow-missing to pack without them"
         )
 
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """One process at a time packs into a folder; others wait and find it done."""
+    """Hold the lock of a target: one process at a time packs into it, others wait."""
     handle = os.open(target, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -267,9 +280,10 @@ def locked(target: Path) -> Iterator[None]:
 
 
 def already_packed(target: Path, request: str) -> bool:
-    """Whether the target is this very pack; refuses a target that holds something else."""
+    """Whether the target is the set of this request; raises BadRequest where it holds anything
+    else."""
     if not Dataset.is_packed(target):
-        refuse_strangers(target)
+        refuse_foreign_files(target)
         return False
     if Dataset(target).description.get("request") != request:
         raise BadRequest(
@@ -280,18 +294,16 @@ def already_packed(target: Path, request: str) -> bool:
     return True
 
 
-def everything_in(folder: Path) -> Iterator[Path]:
-    """All files and folders below one, whatever goes away meanwhile."""
-    for place, folders, files in os.walk(folder):
-        yield from (Path(place) / name for name in [*folders, *files])
-
-
-def refuse_strangers(target: Path) -> None:
-    """Never write among files that are not ours: all that a pack cut short may leave is known."""
+def refuse_foreign_files(target: Path) -> None:
+    """Raise BadRequest where a target holds files that no unfinished pack can have left."""
     if target.exists() and not target.is_dir():
         raise BadRequest(f"{target} is a file: name a folder to pack into")
-    for item in everything_in(target) if target.is_dir() else ():
-        if item.name == "dataset.json":
-            return  # somebody else has just finished it: that is looked at next
-        if not OURS.fullmatch(item.relative_to(target).as_posix()):
-            raise BadRequest(f"{target} is not empty and not a packed set (it holds {item.name})")
+    for folder, folders, files in os.walk(target):
+        for name in [*folders, *files]:
+            if name == "dataset.json":
+                return  # another process has just finished the set: the caller looks again
+            if not OWN_FILES.fullmatch((Path(folder) / name).relative_to(target).as_posix()):
+                raise BadRequest(
+                    f"{target} is neither empty nor a packed set (it holds {name}): "
+                    "name a new folder to pack into"
+                )

@@ -1,5 +1,6 @@
-"""What a person wants to know of a set before training on it: counts, sizes, balance, rejects,
-duplicates. A pure function from the index tables to plain data.
+"""The report on a set: counts, sizes, class balance, rejected and ignored files, duplicates.
+
+Invariant: a pure function from the index tables to plain data.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from stoker.data.sources.layout import Listing
 def describe(
     listing: Listing[Any], tables: dict[str, pa.Table], rejects: pa.Table
 ) -> dict[str, Any]:
-    """The report stored in dataset.json and printed after packing."""
+    """The report that is stored in dataset.json and printed after packing."""
     names = listing.classes
     per_class = {
         split: np.bincount(numbers(table, "label"), minlength=len(names))
@@ -41,7 +42,7 @@ def describe(
 
 
 def sizes(tables: dict[str, pa.Table]) -> dict[str, Any]:
-    """Stored size in pixels (smallest, median, largest) and in bytes."""
+    """Stored sizes: the smallest, median and largest in pixels, and the sum in bytes."""
     table = pa.concat_tables(tables.values())
     width, height = numbers(table, "width"), numbers(table, "height")
     shape = [[int(f(width)), int(f(height))] for f in (np.min, np.median, np.max)]
@@ -49,17 +50,17 @@ def sizes(tables: dict[str, pa.Table]) -> dict[str, Any]:
 
 
 def balance(counts: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The rarest and the commonest class of the training split."""
-    few, many = int(counts.argmin()), int(counts.argmax())
+    """The smallest and the largest class of the training split, and the median."""
+    smallest, largest = int(counts.argmin()), int(counts.argmax())
     return {
-        "fewest": [names[few], int(counts[few])],
+        "fewest": [names[smallest], int(counts[smallest])],
         "median": int(np.median(counts)),
-        "most": [names[many], int(counts[many])],
+        "most": [names[largest], int(counts[largest])],
     }
 
 
 def reasons(rejects: pa.Table) -> list[dict[str, Any]]:
-    """Rejects by reason, commonest first, each with an example."""
+    """Rejected images by reason, most frequent first, each with an example."""
     rows = rejects.select(["reason", "path"]).to_pylist()
     kinds = [kind_of(row["reason"]) for row in rows]
     counts = Counter(kinds)
@@ -73,12 +74,12 @@ def reasons(rejects: pa.Table) -> list[dict[str, Any]]:
 
 
 def kind_of(reason: str) -> str:
-    """A reason without what is particular to one image; what a server answered is the reason."""
+    """A reason without the details of one image. A server's answer is kept whole."""
     return reason if reason.startswith("download:") else reason.split(":")[0].split(" (")[0]
 
 
 def ignored(listing: Listing[Any]) -> list[dict[str, Any]]:
-    """What the walk passed over, by reason, each with an example."""
+    """Files and folders that were passed over, by reason, each with an example."""
     counts = Counter(reason for _, reason in listing.ignored)
     examples = {reason: path for path, reason in reversed(listing.ignored)}
     return [

@@ -1,23 +1,21 @@
-"""One shard = one task = a pure function of its inputs = one commit.
+"""One shard is one task: a pure function of its inputs, committed by itself.
 
 Invariants: the bytes of a shard follow from the task alone (no clock, no process, no machine), so
-that it may be done anywhere, twice, or again after a kill. The part file, written last, is the
-commit: a task that finds its part and a tar with the right hash returns at once.
+that it may be written anywhere, twice, or again after a kill. The part file is written last and is
+the commit: a task that finds its part and a tar with the right hash returns at once.
 
 A shard is a plain WebDataset tar (`key.jpg` or `key.npy`, `key.cls`). Its part is a Parquet table
-with a row for each input: where it lies in the tar, or why it was rejected.
+with a row for each input: its offset in the tar, or why it was rejected.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
-import json
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -26,11 +24,12 @@ import cv2
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.commit import publish, sha256_file, temporary
+from stoker.commit import publish, sha256_file, sha256_json, temporary
 from stoker.data.images.decode_any import MAX_BYTES, Rejected, decode, inspect, open_image
 from stoker.data.images.encode import Storage, encode, fit, look, pixel_hash, short_hash
 from stoker.data.packing.tar_writer import TarWriter
 from stoker.errors import StokerError
+from stoker.fleet.workers import map_tasks
 from stoker.text import shown
 
 ROW = pa.schema(
@@ -51,35 +50,35 @@ ROW = pa.schema(
     ]
 )
 Row = dict[str, object]
-PASSING = (
+TRANSIENT = (
     *(errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT, errno.ENOTCONN),
     *(errno.ECONNRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
 )
-"""Errors that say more of the moment than of the file."""
+"""Errors of the moment, not of the file: the next attempt may read it."""
 LARGE_PIXELS = 32_000_000
 """Images larger than this are decoded by one worker at a time, so that memory stays bounded."""
 
 
 class Inputs(Protocol):
-    """Where the images of a task come from."""
+    """The images of a task."""
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the part that is written."""
 
     def digest(self) -> str:
-        """What tells these inputs from others."""
+        """A hash that identifies these inputs."""
 
-    def stored(self, storage: Storage, alone: Path) -> Iterator[tuple[Row, bytes]]:
-        """For each image what is known of it and the bytes to store; rejects have no bytes."""
+    def prepare(self, storage: Storage, large_lock: Path) -> Iterator[tuple[Row, bytes]]:
+        """For each image its row and the bytes to store; a rejected image has no bytes."""
 
-    def unchanged(self, table: pa.Table) -> bool:
-        """Whether a part written before still tells the truth of these inputs."""
+    def still_true(self, table: pa.Table) -> bool:
+        """Whether an earlier part still describes these inputs."""
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """The inputs of one shard and where it goes."""
+    """The inputs of one shard, and its folder, split and number."""
 
     out: str
     split: str
@@ -90,8 +89,8 @@ class ShardTask:
     storage: Storage
 
     def digest(self) -> str:
-        what = [self.split, self.number, self.first_key, asdict(self.storage), self.labels]
-        return hashlib.sha256(json.dumps([*what, self.inputs.digest()]).encode()).hexdigest()
+        settings = [self.split, self.number, self.first_key, asdict(self.storage), self.labels]
+        return sha256_json([*settings, self.inputs.digest()])
 
     @property
     def tar(self) -> Path:
@@ -99,7 +98,12 @@ class ShardTask:
 
     @property
     def part(self) -> Path:
-        return Path(self.out) / ".parts" / f"{self.split}-{self.number:05d}.parquet"
+        return part_path(Path(self.out), self.split, self.number)
+
+
+def part_path(out: Path, split: str, number: int) -> Path:
+    """The part of a shard: the table that commits it."""
+    return out / ".parts" / f"{split}-{number:05d}.parquet"
 
 
 @dataclass(frozen=True)
@@ -111,26 +115,25 @@ class Files:
     schema = ROW
 
     def digest(self) -> str:
-        names = [os.fsencode(path).hex() for path in self.paths]
-        return hashlib.sha256(json.dumps(names).encode()).hexdigest()
+        return sha256_json([os.fsencode(path).hex() for path in self.paths])
 
-    def stored(self, storage: Storage, alone: Path) -> Iterator[tuple[Row, bytes]]:
+    def prepare(self, storage: Storage, large_lock: Path) -> Iterator[tuple[Row, bytes]]:
         for path in self.paths:
             try:
                 data = read_bounded(os.path.join(self.root, path))  # noqa: PTH118
-                row, kept = process(data, storage, alone)
-            except Rejected as why:
-                row, kept = {"reason": str(why)}, b""
-            yield row | {"path": shown(path)}, kept
+                row, stored = process(data, storage, large_lock)
+            except Rejected as rejection:
+                row, stored = {"reason": str(rejection)}, b""
+            yield row | {"path": shown(path)}, stored
 
-    def unchanged(self, table: pa.Table) -> bool:
-        """Whether what was rejected then is rejected now: a file may have been mended since."""
+    def still_true(self, table: pa.Table) -> bool:
+        """Whether every rejected file is still rejected: it may have been replaced since."""
         for path, reason in zip(self.paths, table.column("reason").to_pylist(), strict=True):
             if reason is not None:
                 try:
                     inspect(read_bounded(os.path.join(self.root, path)))  # noqa: PTH118
-                except Rejected as why:
-                    if str(why) == reason:
+                except Rejected as rejection:
+                    if str(rejection) == reason:
                         continue
                 return False
         return True
@@ -138,21 +141,34 @@ class Files:
 
 @dataclass(frozen=True)
 class ShardReport:
-    """What a task says to whoever counts."""
+    """The counts of a finished task."""
 
     images: int
     rejected: int
     bytes: int
 
 
+OnReport = Callable[[ShardReport], None]
+
+
+def write_shards(tasks: Iterator[ShardTask], workers: int, on_report: OnReport) -> int:
+    """Write every shard in worker processes, report each, and return how many there are."""
+    count = 0
+    with closing(map_tasks(write_shard, tasks, workers)) as reports:
+        for report in reports:
+            on_report(report)
+            count += 1
+    return count
+
+
 def write_shard(task: ShardTask) -> ShardReport:
-    """Do the task, or find it done."""
-    # Workers have a core each: OpenCV's own threads would only get in their way.
+    """Write the shard of a task, unless it is committed already; returns its counts."""
+    # Each worker has one core: OpenCV's own threads would slow it down.
     cv2.setNumThreads(0)
     digest = task.digest()
-    done = committed(task, digest)
-    if done is not None:
-        return done
+    earlier = committed_report(task, digest)
+    if earlier is not None:
+        return earlier
     task.tar.parent.mkdir(parents=True, exist_ok=True)
     task.part.parent.mkdir(parents=True, exist_ok=True)
     draft = temporary(task.tar)
@@ -169,14 +185,14 @@ def write_shard(task: ShardTask) -> ShardReport:
     return report_of(table, size)
 
 
-def committed(task: ShardTask, digest: str) -> ShardReport | None:
-    """The report of a shard that was written before, if it is whole and of this very task."""
+def committed_report(task: ShardTask, digest: str) -> ShardReport | None:
+    """The counts of a shard that is committed; None where it is missing, torn or another task's."""
     try:
         table = pq.read_table(task.part)
         facts = part_facts(table)
         if facts["task"] != digest or facts["sha256"] != sha256_file(task.tar):
             return None
-        if not task.inputs.unchanged(table):
+        if not task.inputs.still_true(table):
             return None
     except (OSError, pa.ArrowException, KeyError):
         return None
@@ -184,8 +200,8 @@ def committed(task: ShardTask, digest: str) -> ShardReport | None:
 
 
 def part_facts(table: pa.Table) -> dict[str, str]:
-    """What a part says of its shard: task, hash, size."""
-    return {word.decode(): text.decode() for word, text in (table.schema.metadata or {}).items()}
+    """The metadata of a part: `task`, `inputs`, and the shard's `sha256` and `bytes`."""
+    return {name.decode(): text.decode() for name, text in (table.schema.metadata or {}).items()}
 
 
 def report_of(table: pa.Table, size: int) -> ShardReport:
@@ -194,14 +210,13 @@ def report_of(table: pa.Table, size: int) -> ShardReport:
 
 
 def write_members(task: ShardTask, file: IO[bytes]) -> list[Row]:
-    """Write each image and its label into the tar; a row for every input."""
+    """Write each image and its label into the tar; returns a row for every input."""
     rows = []
-    alone = Path(task.out) / ".parts" / "large.lock"
     tar = TarWriter(file)
-    stored = task.inputs.stored(task.storage, alone)
-    for place, ((found, data), label) in enumerate(zip(stored, task.labels, strict=True)):
-        key = f"{task.first_key + place:09d}"
-        row: Row = found | {"key": key, "label": label}
+    prepared = task.inputs.prepare(task.storage, Path(task.out) / ".parts" / "large.lock")
+    for number, ((row, data), label) in enumerate(zip(prepared, task.labels, strict=True)):
+        key = f"{task.first_key + number:09d}"
+        row |= {"key": key, "label": label}
         if row.get("reason") is None:
             suffix = "npy" if task.storage.codec == "raw" else "jpg"
             row["offset"] = tar.add(f"{key}.{suffix}", data)
@@ -212,10 +227,10 @@ def write_members(task: ShardTask, file: IO[bytes]) -> list[Row]:
     return rows
 
 
-def process(data: bytes, storage: Storage, alone: Path) -> tuple[Row, bytes]:
-    """One image as it came to one image as it is stored, and what was seen on the way."""
+def process(data: bytes, storage: Storage, large_lock: Path) -> tuple[Row, bytes]:
+    """The row of an image and the bytes to store; raises Rejected where it cannot be used."""
     opened = open_image(data)
-    with one_at_a_time(alone, opened.width * opened.height > LARGE_PIXELS):
+    with one_at_a_time(large_lock, opened.width * opened.height > LARGE_PIXELS):
         image = decode(data, opened)
         pixels = fit(image.pixels, storage)
         stored = encode(data, image, pixels, storage)
@@ -229,7 +244,7 @@ def process(data: bytes, storage: Storage, alone: Path) -> tuple[Row, bytes]:
 
 @contextmanager
 def one_at_a_time(lock: Path, needed: bool) -> Iterator[None]:
-    """Wait for the other workers' large images."""
+    """Hold a lock that all workers share, where it is needed."""
     if not needed:
         yield
         return
@@ -240,19 +255,21 @@ def one_at_a_time(lock: Path, needed: bool) -> Iterator[None]:
 
 
 def read_bounded(path: str) -> bytes:
-    """A file's bytes, unless there are too many or it cannot be read."""
+    """The bytes of a file. Raises Rejected where it is too large or cannot be read, and StokerError
+    where the next attempt may succeed."""
     try:
-        # Not to hang on a pipe that somebody called an image; names need not be valid text.
+        # O_NONBLOCK: opening a pipe that is named like an image must not wait for a writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
-            facts = os.fstat(handle)
-            if not stat.S_ISREG(facts.st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise Rejected("not a regular file")
-            data = file.read(min(facts.st_size, MAX_BYTES) + 1)
+            data = file.read(min(status.st_size, MAX_BYTES) + 1)
     except (OSError, ValueError) as error:
-        if getattr(error, "errno", None) in PASSING:
+        if getattr(error, "errno", None) in TRANSIENT:
             raise StokerError(
-                f"cannot read {shown(path)} for now ({error}): the same command goes on"
+                f"cannot read {shown(path)} at the moment ({error}): run the same command to "
+                "continue"
             ) from error
         raise Rejected(f"cannot read: {getattr(error, 'strerror', None) or error}") from error
     if len(data) > MAX_BYTES:

@@ -1,23 +1,21 @@
-"""What a user names as the source of a set: a folder, an archive, a table, standard input.
+"""The source of a set: a folder, an archive, a table or standard input.
 
-Files that lie on a disk are listed and read where they lie. Everything else is a stream: it comes
-in chunks, and which images belong to which class is known when it has ended.
+Files on a disk are listed, and read where they lie. Everything else is a stream: it arrives in
+chunks, and its splits and classes are known at its end.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from stoker.commit import sha256_json
 from stoker.data.packing.staging import CHUNK_IMAGES, Chunk, in_chunks
 from stoker.data.sources.archives import Pipe, images_in, is_archive
 from stoker.data.sources.download import DownloadLimits, fetch_all
@@ -37,7 +35,7 @@ from stoker.errors import BadRequest
 from stoker.text import shown
 
 WEB = ("http://", "https://")
-Committed = Callable[[int, Chunk], bool]
+IsStaged = Callable[[int, Chunk], bool]
 """Whether the chunk of this number is staged already."""
 
 
@@ -48,43 +46,44 @@ class FileSource:
     root: str
     listing: Listing[str]
     remember: Callable[[], None] = lambda: None
-    """Keep what was listed for the next start."""
+    """Write the cache that spares the next start the walk."""
 
 
 @dataclass(frozen=True)
 class StreamSource:
-    """Images that come one after the other."""
+    """Images that can only be read one after the other."""
 
     name: str
-    chunks: Callable[[Ignored, Committed], Iterator[Chunk]]
-    """What comes, a few images at a time; what was passed over is noted on the way."""
-    arranged: Callable[[pa.Table, Ignored, float], Listing[int]]
-    """Splits and classes, told from the rows that were staged."""
+    chunks: Callable[[Ignored, IsStaged], Iterator[Chunk]]
+    """Reads the stream in chunks, and appends what it passes over to the list."""
+    arrange: Callable[[pa.Table, Ignored, float], Listing[int]]
+    """Splits and classes from the staged rows, the ignored entries and the share for val."""
     stamp: list[Any] | None
-    """What tells the file that it comes from and the way it is read, if there is one."""
+    """Identifies the file, its size, its time and the columns used; None for other streams."""
 
 
 def open_source(
     source: str, val_share: float, columns: dict[str, str], cache: Path
 ) -> FileSource | StreamSource:
-    """Look at what the user named."""
+    """The source of this name, listed where it is a folder or a list of files. Raises BadRequest
+    where there is no such source or it holds no training images."""
     path = Path(source)
     if source == "-":
         if sys.stdin is None or sys.stdin.isatty():
             raise BadRequest("nothing is piped in: curl ... | stoker pack - OUT")
         return archive("standard input", None)
-    # A folder whose walk was kept is no table: nothing has to be listed to know that.
-    known = load_walk(source, cache) if path.is_dir() else None
-    files = () if known else table_files(path)
+    # A folder with a cached walk is no folder of tables: it need not be listed to find out.
+    cached = load_walk(source, cache) if path.is_dir() else None
+    files = () if cached else table_files(path)
     if files:
         return table_source(open_table(files, columns), source, val_share)
     if path.is_dir():
-        seen = known or walk(source)
-        listing = list_folder(source, val_share, seen)
+        files_below = cached or walk(source)
+        listing = list_folder(source, val_share, files_below)
         return FileSource(
-            source, listing, lambda: None if known else save_walk(source, seen, cache)
+            source, listing, lambda: None if cached else save_walk(source, files_below, cache)
         )
-    if path.is_fifo():  # <(curl ...) of a shell
+    if path.is_fifo():  # a shell's <(curl ...)
         return replace(archive("the pipe", path), stamp=None)
     if path.is_file() and is_archive(path):
         return archive(shown(source), path)
@@ -95,44 +94,39 @@ def open_source(
 
 
 def stamp_of(path: Path, columns: dict[str, str]) -> list[Any]:
-    facts = path.stat()
-    name = os.fsencode(path.resolve()).hex()
-    return [
-        name,
-        facts.st_size,
-        facts.st_mtime_ns,
-        [list(pair) for pair in sorted(columns.items())],
-    ]
+    """The stamp of a file that is read with these columns."""
+    status, name = path.stat(), os.fsencode(path.resolve()).hex()
+    pairs = [list(pair) for pair in sorted(columns.items())]
+    return [name, status.st_size, status.st_mtime_ns, pairs]
 
 
 def archive(name: str, path: Path | None) -> StreamSource:
     """A tar or zip, from a file or from standard input."""
 
-    def chunks(ignored: Ignored, committed: Committed) -> Iterator[Chunk]:
+    def chunks(ignored: Ignored, is_staged: IsStaged) -> Iterator[Chunk]:
         if path is None:
             yield from in_chunks(images_in(Pipe(sys.stdin.fileno()), name, ignored))
         else:
             with path.open("rb") as file:
                 yield from in_chunks(images_in(file, name, ignored))
 
-    def arranged(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
+    def arrange_names(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
         names = [os.fsdecode(name) for name in staged.column("name").to_pylist()]
         latest = {path: row for row, path in enumerate(names)}
-        again = [row for row, path in enumerate(names) if latest[path] != row]
-        ignored.extend((shown(names[row]), "again later in the archive") for row in again)
+        replaced = [row for row, path in enumerate(names) if latest[path] != row]
+        ignored.extend((shown(names[row]), "again later in the archive") for row in replaced)
         kept = sorted(latest.values())
-        found = by_layout([names[row] for row in kept], ignored)
-        in_place = {
-            split: {label: [kept[row] for row in chosen] for label, chosen in labelled.items()}
-            for split, labelled in found.items()
+        rows_of = {
+            split: {label: [kept[index] for index in chosen] for label, chosen in classes.items()}
+            for split, classes in by_layout([names[row] for row in kept], ignored).items()
         }
-        if not in_place.get("train"):
+        if not rows_of.get("train"):
             raise BadRequest(
                 f"no training images in {name}: expected CLASS/*.jpg or train/CLASS/*.jpg in it"
             )
-        return arrange(name, in_place, ignored, val_share)
+        return arrange(name, rows_of, ignored, val_share)
 
-    return StreamSource(name, chunks, arranged, stamp_of(path, {}) if path else None)
+    return StreamSource(name, chunks, arrange_names, stamp_of(path, {}) if path else None)
 
 
 def table_source(table: Table, source: str, val_share: float) -> FileSource | StreamSource:
@@ -140,29 +134,29 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
     name = shown(source)
     stamp = stamp_of(table.files[0], table.columns) if len(table.files) == 1 else None
 
-    def arranged(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
-        found: ByClass[int] = {}
+    def arrange_rows(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
+        rows_of: ByClass[int] = {}
         columns = staged.select(["class_name", "split_name"]).to_pydict()
         for row, (label, split) in enumerate(zip(*columns.values(), strict=True)):
-            found.setdefault(split, {}).setdefault(os.fsdecode(label), []).append(row)
-        return arrange_table(name, found, ignored, val_share, table.classes)
+            rows_of.setdefault(split, {}).setdefault(os.fsdecode(label), []).append(row)
+        return arrange_table(name, rows_of, ignored, val_share, table.classes)
 
     if table.holds_bytes:
         return StreamSource(
-            name, lambda ignored, _: in_chunks(rows(table, ignored)), arranged, stamp
+            name, lambda ignored, _: in_chunks(rows(table, ignored)), arrange_rows, stamp
         )
     passed_over: Ignored = []
     listed = list(rows(table, passed_over))
-    on_the_web = [item.name.startswith(WEB) for item in listed if item.reason is None]
-    if any(on_the_web):
-        if not all(on_the_web):
+    are_urls = [item.name.startswith(WEB) for item in listed if item.reason is None]
+    if any(are_urls):
+        if not all(are_urls):
             raise BadRequest(f"{name} mixes paths and URLs: split it into two lists")
 
-        def chunks(ignored: Ignored, committed: Committed) -> Iterator[Chunk]:
+        def chunks(ignored: Ignored, is_staged: IsStaged) -> Iterator[Chunk]:
             ignored.extend(passed_over)
-            return downloads(listed, committed)
+            return downloads(listed, is_staged)
 
-        return StreamSource(name, chunks, arranged, stamp)
+        return StreamSource(name, chunks, arrange_rows, stamp)
     paths: ByClass[str] = {}
     for item in listed:
         paths.setdefault(item.split or "", {}).setdefault(item.label or "", []).append(item.name)
@@ -172,48 +166,48 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
 
 def arrange_table(
     name: str,
-    found: ByClass[Image],
+    images: ByClass[Image],
     ignored: Ignored,
     val_share: float,
     classes: tuple[str, ...],
 ) -> Listing[Image]:
-    if not found.get("train"):
+    """The listing of a table: first the classes that the table itself names, then the others."""
+    if not images.get("train"):
         raise BadRequest(f"no training images in {name}")
-    met = {label for labelled in found.values() for label in labelled}
-    return arrange(name, found, ignored, val_share, classes + in_number_order(met - set(classes)))
+    others = {label for labelled in images.values() for label in labelled} - set(classes)
+    return arrange(name, images, ignored, val_share, classes + in_number_order(others))
 
 
-def downloads(listed: list[Item], committed: Committed) -> Iterator[Chunk]:
-    """Chunks of a list of URLs: those that are staged already are not fetched again."""
-    coming = iter(listed)
-    chunks = list(iter(lambda: tuple(islice(coming, CHUNK_IMAGES)), ()))
-    known = [Chunk(chunk, stamp_of_rows(chunk)) for chunk in chunks]
-    done = [committed(number, chunk) for number, chunk in enumerate(known)]
-    waiting = [chunk for chunk, there in zip(chunks, done, strict=True) if not there]
-    urls = [item.name for chunk in waiting for item in chunk if item.reason is None]
-    # Far ahead in number: one host that hangs must not hold up all others. Bytes have a bound of
-    # their own.
+def downloads(listed: list[Item], is_staged: IsStaged) -> Iterator[Chunk]:
+    """Chunks of a list of URLs. Those that are staged already are not downloaded again."""
+    starts = range(0, len(listed), CHUNK_IMAGES)
+    rows_of = [tuple(listed[start : start + CHUNK_IMAGES]) for start in starts]
+    chunks = [Chunk(items, stamp_of_rows(items)) for items in rows_of]
+    staged = [is_staged(number, chunk) for number, chunk in enumerate(chunks)]
+    missing = [chunk for chunk, done in zip(chunks, staged, strict=True) if not done]
+    urls = [item.name for chunk in missing for item in chunk.items if item.reason is None]
+    # Many at once, so that one host that hangs does not delay the others; bytes have their own
+    # limit.
     fetched = fetch_all(urls, DownloadLimits(ahead=1024))
-    for chunk, there in zip(known, done, strict=True):
-        if there:
+    for chunk, done in zip(chunks, staged, strict=True):
+        if done:
             yield chunk
             continue
         items = []
         for item in chunk.items:
             if item.reason is None:
-                came = next(fetched)
-                item = replace(item, data=came.data, reason=came.reason, again=came.temporary)
+                answer = next(fetched)
+                item = replace(item, data=answer.data, reason=answer.reason, again=answer.temporary)
             items.append(replace(item, name=without_password(item.name)))
         yield replace(chunk, items=tuple(items))
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be written down."""
+    """A URL without its user and password, which must not be stored."""
     scheme, mark, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return scheme + mark + place.rpartition("@")[2] + slash + path
+    host, slash, path = rest.partition("/")
+    return scheme + mark + host.rpartition("@")[2] + slash + path
 
 
 def stamp_of_rows(items: tuple[Item, ...]) -> str:
-    what = [[item.name, item.label, item.split, item.reason] for item in items]
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+    return sha256_json([[item.name, item.label, item.split, item.reason] for item in items])

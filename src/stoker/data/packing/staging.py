@@ -1,13 +1,13 @@
-"""Images that come in a stream: made ready as they come, laid out when all of them are known.
+"""Staging: the images of a stream are prepared in the order they arrive, and arranged at its end.
 
-A stream (an archive, a download, a table with images in it) says only at its end which classes
-there are, and comes sorted as often as not, while a set is stored mixed. So images are decoded,
-shrunk and staged in the order they come, a chunk a task; then shards are copied together from the
-stage. The source is never stored; the stage takes as much room as the packed set, until it is done.
+A stream (an archive, a list of URLs, a table with images in it) is known in full only at its end:
+until then nobody knows its classes, and it often arrives sorted by class, while a set is stored
+mixed. So images are decoded, shrunk and staged in the order they arrive, one chunk a task; then the
+shards are copied together from the stage. The source is never stored. The stage takes as much disk
+space as the packed set, until the set is complete.
 
-Invariants: a chunk is committed like a shard, by a hash of what came. A stream that is given again
-after a kill is read again but not worked on again. The shards are those of a folder with the same
-names and bytes.
+Invariants: a chunk is committed like a shard, by a hash of its inputs. A stream that is read again
+after a kill is not decoded again. The shards are those of a folder with the same names and bytes.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stoker.commit import sha256_json
 from stoker.data.images.decode_any import Rejected
 from stoker.data.images.encode import Storage, short_hash
 from stoker.data.packing.shard import (
     ROW,
+    OnReport,
     Row,
-    ShardReport,
     ShardTask,
     part_facts,
+    part_path,
     process,
-    write_shard,
+    write_shards,
 )
 from stoker.data.sources.item import Item
 from stoker.errors import StokerError
-from stoker.fleet.workers import map_tasks
 from stoker.text import shown
 
 CHUNK_IMAGES = 256
 CHUNK_BYTES = 16 << 20
 CHUNK_ITEMS = 16384
-"""A chunk ends at whichever comes first: it travels to its worker through memory. What has no data
-costs nothing and counts for little."""
+"""A chunk ends at the first of these limits: it is sent to its worker through memory. Items without
+data (rejected before) count only for the last."""
 STAGED = pa.schema(
     [
         *ROW,
@@ -53,16 +53,18 @@ STAGED = pa.schema(
         ("again", pa.bool_()),
     ]
 )
-"""A row with what only the arrangement needs; names are bytes, as they came."""
+"""A row with the columns that only the arrangement needs; names are bytes, for they need not be
+valid text."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Images that came with the task."""
+    """Images that are sent with their task."""
 
     items: tuple[Item, ...]
     stamp: str = ""
-    """What tells these inputs from others where their bytes must not (a list of URLs)."""
+    """A hash that identifies these inputs instead of their bytes (those of a list of URLs may
+    differ with each download)."""
     schema = STAGED
 
     def digest(self) -> str:
@@ -70,88 +72,74 @@ class Chunk:
             return self.stamp
         digest = hashlib.sha256()
         for item in self.items:
-            known = [os.fsencode(item.name).hex(), item.reason, item.label, item.split]
-            digest.update(json.dumps([*known, len(item.data or b"")]).encode())
+            facts = [os.fsencode(item.name).hex(), item.reason, item.label, item.split]
+            digest.update(json.dumps([*facts, len(item.data or b"")]).encode())
             digest.update(item.data or b"")
         return digest.hexdigest()
 
-    def stored(self, storage: Storage, alone: Path) -> Iterator[tuple[Row, bytes]]:
+    def prepare(self, storage: Storage, large_lock: Path) -> Iterator[tuple[Row, bytes]]:
         for item in self.items:
             try:
                 if item.data is None and item.reason is None:
-                    raise StokerError("what was staged changed meanwhile: give the command again")
+                    raise StokerError("the staged images were changed: run the same command again")
                 if item.data is None:
                     raise Rejected(item.reason or "")
-                row, kept = process(item.data, storage, alone)
-            except Rejected as why:
-                row, kept = {"reason": str(why)}, b""
+                row, stored = process(item.data, storage, large_lock)
+            except Rejected as rejection:
+                row, stored = {"reason": str(rejection)}, b""
             label = None if item.label is None else os.fsencode(item.label)
             row |= {"class_name": label, "split_name": item.split, "again": item.again}
-            row["name"] = os.fsencode(item.name)
-            yield row | {"path": shown(item.name)}, kept
+            row |= {"name": os.fsencode(item.name), "path": shown(item.name)}
+            yield row, stored
 
-    def unchanged(self, table: pa.Table) -> bool:
+    def still_true(self, table: pa.Table) -> bool:
+        """Whether no download is worth another try."""
         return True not in table.column("again").to_pylist()
 
 
 @dataclass(frozen=True)
 class Staged:
-    """Images that were made ready before, to be copied into their shard."""
+    """Staged images, to be copied into their shard."""
 
     folder: str
     rows: pa.Table
     schema = ROW
 
     def digest(self) -> str:
-        what = self.rows.select(["path", "hash", "reason"]).to_pydict()
-        what["hash"] = [value.hex() if value else None for value in what["hash"]]
-        return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+        columns = self.rows.select(["path", "hash", "reason"]).to_pydict()
+        columns["hash"] = [value.hex() if value else None for value in columns["hash"]]
+        return sha256_json(columns)
 
-    def stored(self, storage: Storage, alone: Path) -> Iterator[tuple[Row, bytes]]:
-        known = [name for name in ROW.names if name not in ("key", "label", "shard", "offset")]
+    def prepare(self, storage: Storage, large_lock: Path) -> Iterator[tuple[Row, bytes]]:
+        names = [name for name in ROW.names if name not in ("key", "label", "shard", "offset")]
         for row in self.rows.to_pylist():
             data = b""
             if row["reason"] is None:
-                # Opened each time: a shard's images lie in as many chunks as it has images.
+                # Opened for each image: the images of a shard lie in as many chunks.
                 with (Path(self.folder) / f"{row['shard']:05d}.tar").open("rb", 0) as chunk:
                     data = os.pread(chunk.fileno(), row["length"], row["offset"])
                 if short_hash(data) != row["hash"]:
                     raise StokerError(
-                        f"{self.folder} was damaged while packing went on ({row['path']}): "
-                        "give the same command again"
+                        f"{self.folder} was damaged during packing ({row['path']}): "
+                        "run the same command again"
                     )
-            yield {name: row[name] for name in known}, data
+            yield {name: row[name] for name in names}, data
 
-    def unchanged(self, table: pa.Table) -> bool:
+    def still_true(self, table: pa.Table) -> bool:
         return True
 
 
 def stage(
-    chunks: Iterable[Chunk],
-    target: Path,
-    storage: Storage,
-    workers: int,
-    told: Callable[[ShardReport], None],
+    chunks: Iterable[Chunk], target: Path, storage: Storage, workers: int, on_report: OnReport
 ) -> tuple[pa.Table, str]:
-    """Make every chunk ready; what came, row by row, and a hash of it all."""
-    count = 0
-
-    def tasks() -> Iterator[ShardTask]:
-        nonlocal count
-        for chunk in chunks:
-            yield stage_task(target, storage, count, chunk)
-            count += 1
-
-    with closing(map_tasks(write_shard, tasks(), workers)) as reports:
-        for report in reports:
-            told(report)
-    empty = Chunk(())
-    parts = [pq.read_table(stage_task(target, storage, n, empty).part) for n in range(count)]
-    if not parts:
-        return pa.Table.from_pylist([], schema=STAGED), content_of([])
-    content = content_of([part_facts(part)["inputs"] for part in parts])
-    rows = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
-    return rows.combine_chunks(), content
+    """Stage every chunk; returns a row for each image, and a hash of all inputs."""
+    tasks = (stage_task(target, storage, number, chunk) for number, chunk in enumerate(chunks))
+    count = write_shards(tasks, workers, on_report)
+    folder = target / ".parts"
+    parts = [pq.read_table(part_path(folder, "stage", number)) for number in range(count)]
+    content = sha256_json([part_facts(part)["inputs"] for part in parts])
+    tables = [part.replace_schema_metadata(None) for part in parts] or [STAGED.empty_table()]
+    return pa.concat_tables(tables).combine_chunks(), content
 
 
 def stage_task(target: Path, storage: Storage, number: int, chunk: Chunk) -> ShardTask:
@@ -159,14 +147,9 @@ def stage_task(target: Path, storage: Storage, number: int, chunk: Chunk) -> Sha
     return ShardTask(str(target / ".parts"), "stage", number, 0, chunk, labels, storage)
 
 
-def content_of(inputs: list[str]) -> str:
-    """What tells one stream from another."""
-    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
-
-
 def in_chunks(items: Iterable[Item]) -> Iterator[Chunk]:
-    """Images a few at a time, cut where the images themselves say, so that the same stream is
-    always cut the same."""
+    """Items in chunks whose ends follow from the items alone: the same stream is always cut at the
+    same items."""
     chunk: list[Item] = []
     images = size = 0
     for item in items:

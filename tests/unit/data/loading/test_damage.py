@@ -218,7 +218,7 @@ class FakeSplit:
     def __len__(self) -> int:
         return 1000
 
-    def place_of(self, sample: int) -> str:
+    def origin_of(self, sample: int) -> str:
         return f"set/train/00001.tar at byte {sample}512 (from cat/{sample}.jpg)"
 
 

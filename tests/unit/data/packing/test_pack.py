@@ -12,27 +12,28 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from golden import check_golden
 from samples import image_folder, picture
 from stoker.data.images.encode import Storage
-from stoker.data.packing.pack import pack
+from stoker.data.packing.options import PackOptions, PackSettings
+from stoker.data.packing.pack import pack, refuse_missing
 from stoker.data.packing.shard import ShardReport
-from stoker.data.seal import SOURCE_CACHE, WALK_CACHE
+from stoker.data.seal import CACHES, SOURCE_CACHE
 from stoker.errors import BadRequest, StokerError
 from waiting import until
 
 SHARD_IMAGES = 20
-
-
-CACHES = (WALK_CACHE, SOURCE_CACHE)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -176,7 +177,8 @@ class TestSameBytes:
 
 PACK = """
 import os, signal, sys
-from stoker.data.packing.pack import pack
+from stoker.data.packing.options import PackOptions, PackSettings
+from stoker.data.packing.pack import pack, refuse_missing
 from stoker.data.images.encode import Storage
 
 folder, out, workers, event, nth = sys.argv[1:]
@@ -340,7 +342,7 @@ class TestRefused:
         (foreign / file).parent.mkdir(parents=True)
         (foreign / file).write_text("precious")
         before = contents(foreign)
-        with pytest.raises(BadRequest, match="not empty"):
+        with pytest.raises(BadRequest, match=rf"holds ({file.replace('/', '|')})"):
             pack_small(folder, foreign)
         assert contents(foreign) == before
 
@@ -507,3 +509,70 @@ def test_two_packs_of_one_target_at_once_agree(tmp_path: Path) -> None:
     words = [sys.executable, "-c", code, str(folder), str(tmp_path / "out")]
     both = [subprocess.Popen(words) for _ in range(2)]
     assert [one.wait(timeout=300) for one in both] == [0, 0]
+
+
+def packed_into(folder: Path, out: Path, **options: Any) -> None:
+    pack_small(folder, out)
+    pack(folder, out, **options)
+
+
+def touched(path: Path) -> Path:
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path.parent
+
+
+REFUSALS: dict[str, Callable[[Path, Path], object]] = {
+    "another set": lambda folder, root: packed_into(folder, root / "out", workers=1),
+    "another folder": lambda folder, root: (
+        pack_small(folder, root / "out"),
+        pack_small(shutil.copytree(folder, root / "moved"), root / "out"),
+    ),
+    "into itself": lambda folder, root: pack(folder, folder),
+    "a file": lambda folder, root: pack(folder, touched(root / "a" / "b") / "b"),
+    "other files": lambda folder, root: pack(folder, touched(root / "out" / "thesis.tex")),
+    "no image": lambda folder, root: pack(
+        touched(root / "photos" / "cat" / "1.jpg").parent, root / "out", workers=1
+    ),
+    "no source": lambda folder, root: pack(root / "nowhere", root / "out"),
+    "standard input without a target": lambda folder, root: pack("-"),
+    "an unwritable target": lambda folder, root: pack(folder, "/proc/out", workers=1),
+    "an unknown option": lambda folder, root: pack(folder, root / "out", worker=1),
+    "an option far from any": lambda folder, root: pack(folder, root / "out", zzzzzz=1),
+    "a share of all": lambda folder, root: pack(folder, root / "out", val_share=1),
+    "a negative share": lambda folder, root: pack(folder, root / "out", val_share=-0.1),
+    "no images in a shard": lambda folder, root: pack(folder, root / "out", shard_images=0),
+    "an unknown column": lambda folder, root: pack(folder, root / "out", columns={"imge": "a"}),
+    "an unknown codec": lambda folder, root: pack(folder, root / "out", storage=Storage("png")),
+    "a quality above 100": lambda folder, root: pack(
+        folder, root / "out", storage=Storage(quality=101)
+    ),
+    "failed downloads": lambda folder, root: refuse_missing(FAILED_DOWNLOAD),
+}
+FAILED_DOWNLOAD = pa.table({"again": [True], "path": ["http://a/1.jpg"], "reason": ["HTTP 503"]})
+
+
+def test_refusals_golden(folder: Path, tmp_path: Path) -> None:
+    """Every sentence of a refusal; the folders are written as TMP."""
+    lines = []
+    for number, (name, refused) in enumerate(REFUSALS.items()):
+        root = tmp_path / str(number)
+        root.mkdir()
+        with pytest.raises(StokerError) as refusal:
+            refused(folder, root)
+        text = str(refusal.value).replace(str(folder.parent), "TMP").replace(str(root), "TMP")
+        lines.append(f"{name}: {text}")
+    check_golden("packing_pack", lines)
+
+
+def test_the_keyword_arguments_are_those_of_the_table() -> None:
+    assert get_type_hints(PackSettings) == get_type_hints(PackOptions)
+
+
+@pytest.mark.parametrize("name", ["worker", "Workers", "num-workers", "workres"])
+def test_an_unknown_option_is_refused_with_the_nearest(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(BadRequest, match=f"'{name}'.*'workers'"):
+        pack(folder, tmp_path / "out", **{name: 1})
+    assert not (tmp_path / "out").exists()
