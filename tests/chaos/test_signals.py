@@ -1,5 +1,5 @@
-"""Every wish to stop, in every phase, sent to every target: saved at that step, gone in time, code
-75, and the same command goes on to the same result.
+"""Every stop request, in every phase, sent to every target: saved at that step, ended in time with
+code 75, and the same command resumes to the same result.
 
 A seeded share of the cells runs here; `pytest tests/chaos/test_signals.py --whole` runs them all.
 """
@@ -50,7 +50,7 @@ TRIES = 5
 
 @dataclass(frozen=True)
 class Cell:
-    wish: str
+    request: str
     phase: str
     target: str
     threads: int
@@ -69,13 +69,15 @@ def cells() -> list[Cell]:
 
 
 def chosen(whole: bool) -> list[Cell]:
-    """All of them, or a share that has each phase and each wish."""
+    """All of them, or a share that has each phase and each request."""
     every = cells()
     if whole:
         return every
     draw = random.Random(5)
     share = [draw.choice([c for c in every if c.phase == phase]) for phase in PHASES]
-    share += [draw.choice([c for c in every if c.wish == wish]) for wish in (*SIGNALS, "notice")]
+    share += [
+        draw.choice([c for c in every if c.request == request]) for request in (*SIGNALS, "notice")
+    ]
     return list(dict.fromkeys(share))
 
 
@@ -94,7 +96,7 @@ def metadata() -> Iterator[Metadata]:
 
 def words(sets: dict[str, Path], run: Path, cell: Cell) -> list[str]:
     more = f"--threads {cell.threads} --grace {GRACE_S}"
-    if cell.wish == "notice":
+    if cell.request == "notice":
         more += " --spot-notice gcp"
     if cell.phase == "compile":
         more += " --compile"
@@ -102,10 +104,10 @@ def words(sets: dict[str, Path], run: Path, cell: Cell) -> list[str]:
 
 
 def send(cell: Cell, pids: list[int], metadata: Metadata) -> None:
-    if cell.wish == "notice":
+    if cell.request == "notice":
         metadata.notice(30)
         return
-    number = signal.Signals[cell.wish]
+    number = signal.Signals[cell.request]
     if cell.target == "the process group":
         os.killpg(pids[0], number)
     elif cell.target == "all ranks":
@@ -127,7 +129,7 @@ def reference(
 
 
 class Delivery:
-    """Sends a wish once its place is reached, and lets go of the place when the wish has come: so a
+    """Sends a request once its place is reached, and ends the stall when the request has come: so a
     slow sender still finds the run there."""
 
     def __init__(self, cell: Cell, metadata: Metadata, place: Path) -> None:
@@ -145,18 +147,18 @@ class Delivery:
         until(self.mark.exists, within_s=300)
         self.sent_at = came_at = time.time()
         send(self.cell, pids, self.metadata)
-        if self.cell.wish == "notice":
+        if self.cell.request == "notice":
             came_at = until(lambda: self.metadata.told_at)
         self.till.touch()
         self.held_s = time.time() - came_at
 
     def took(self, ended_at: float) -> float:
-        """Seconds from the wish to the end, without those for which we held the run up."""
+        """Seconds from the request to the end, without those for which we held the run up."""
         return ended_at - self.sent_at - self.held_s
 
 
 @measured(TRIES)
-def test_a_wish_is_heard(
+def test_a_stop_request_is_obeyed(
     trainers: Trainers,
     packed_sets: dict[str, Path],
     tmp_path: Path,
@@ -171,12 +173,12 @@ def test_a_wish_is_heard(
     often = cell.phase not in ("starting", "compile", "evaluation", "save")
     run, log = Run(tmp_path / "run"), tmp_path / "log"
     argv = words(packed_sets, run.path, cell)
-    wish = Delivery(cell, metadata, tmp_path)
-    stall = wish.stall(PHASES[cell.phase], count=10 if often else 1)
+    delivery = Delivery(cell, metadata, tmp_path)
+    stall = delivery.stall(PHASES[cell.phase], count=10 if often else 1)
     codes = trainers.train(
-        argv, log, ranks=2, faults=[stall], variables=variables, meanwhile=wish, linger=True
+        argv, log, ranks=2, faults=[stall], variables=variables, meanwhile=delivery, linger=True
     )
-    took = wish.took(trainers.ended_at)
+    took = delivery.took(trainers.ended_at)
     assert codes == [INTERRUPTED] * 2, log.read_text()[-3000:]
     end = run.end()
     assert end is not None and end["outcome"] == "interrupted"
@@ -193,7 +195,7 @@ def test_a_wish_is_heard(
         assert_bit_equal(run, reference)
 
 
-@pytest.mark.parametrize("wish", [*SIGNALS, "notice"])
+@pytest.mark.parametrize("kind", [*SIGNALS, "notice"])
 @pytest.mark.parametrize("workers", [1, 2])
 @measured(TRIES)
 def test_packing_stops_and_goes_on(
@@ -202,15 +204,15 @@ def test_packing_stops_and_goes_on(
     packed_sets: dict[str, Path],
     tmp_path: Path,
     metadata: Metadata,
-    wish: str,
+    kind: str,
     workers: int,
 ) -> None:
     variables = {ENDPOINT: metadata.url}
     out, log = tmp_path / "out", tmp_path / "log"
     argv = ["pack", str(photos), str(out), "--codec", "raw", "--shard-images", "50"]
     argv += ["--workers", str(workers), "--spot-notice", "gcp"]
-    stop = Delivery(Cell(wish, "pack", "one rank", 0), metadata, tmp_path)
-    # Nobody lets go: a wish is heard here at once, or never.
+    stop = Delivery(Cell(kind, "pack", "one rank", 0), metadata, tmp_path)
+    # Nobody lets go: a request is heard here at once, or never.
     stall = {**stop.stall("pack"), "till": ""}
     codes = trainers.train(argv, log, faults=[stall], variables=variables, meanwhile=stop)
     assert codes == [INTERRUPTED], log.read_text()

@@ -59,7 +59,7 @@ def parser() -> Parser:
         help="resume a run though these recipe keys have changed",
     )
     add_recipe_flags(made)
-    made.add_rare([changes, *add_node_flags(made)])
+    made.hide([changes, *add_node_flags(made)])
     return made
 
 
@@ -102,7 +102,7 @@ def run(words: Sequence[str]) -> int:
     run = Run(path)
     allowed = [name.replace("-", "_") for name in parsed.allow_change.split(",") if name]
     if run.exists:
-        changed = run.compare(resolved.recipe, dataset, allowed)
+        changed = run.recipe_changes(resolved.recipe, dataset, allowed)
         if run.finished and not any(change.kind == CONSENT for change in changed):
             if os.environ.get("RANK", "0") == "0":
                 say(f"finished already: stoker explain {path}")
@@ -118,7 +118,7 @@ def run(words: Sequence[str]) -> int:
 
     def train_as_rank() -> int:
         outcome = train_here(data, resolved, path, stop, allowed, parsed.yes)
-        return STEPPED_ASIDE if outcome == "interrupted" and stop.aside else OUTCOMES[outcome]
+        return STEPPED_ASIDE if outcome == "interrupted" and stop.steps_aside else OUTCOMES[outcome]
 
     from stoker.data.loading.loader import DECODERS
 

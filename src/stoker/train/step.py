@@ -28,7 +28,7 @@ from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch, Timeline, cuts, learning_rate, micro_cuts
-from stoker.survive.divergence import JudgedStep, Sentinel
+from stoker.survive.divergence import PendingStep, Sentinel
 from stoker.survive.remedies import Remedies
 from stoker.survive.trouble import MEMORY, NOT_FINITE, Trouble
 from stoker.train.device import seed_device
@@ -76,7 +76,7 @@ class Step:
             self.ranks.device, seed_of(self.recipe.seed, batch.position, self.ranks.rank, "dropout")
         )
         rate = learning_rate(self.recipe, self.timeline.samples, batch)
-        set_learning_rate(state.optimizer, rate * self.remedies.rate(batch.position))
+        set_learning_rate(state.optimizer, rate * self.remedies.lr_factor(batch.position))
         state.optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
         starved = False
@@ -91,7 +91,7 @@ class Step:
                 self.poison_gradient(batch.image_size)
                 break
         with self.spans("optimiser"):
-            sums[3] = self.update(JudgedStep(batch.step, sums, starved))
+            sums[3] = self.update(PendingStep(batch.step, sums, starved))
         state.position, state.step = batch.end, batch.step + 1
         return sums
 
@@ -153,15 +153,15 @@ class Step:
         blank = torch.zeros(BLANK_IMAGES, 3, image_size, image_size, device=self.ranks.device)
         (self.ddp(blank).sum() * float("nan")).backward()
 
-    def update(self, seen: JudgedStep) -> Tensor:
+    def update(self, seen: PendingStep) -> Tensor:
         """Move the weights, then their average, if the gradient is one; its norm."""
         state = self.state
         state.scaler.unscale_(state.optimizer)
         params = [p for p in state.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
         if self.guards:
-            self.sentinel.see(seen, norm)
-            self.raise_agreed_trouble(self.sentinel.bad())
+            self.sentinel.add(seen, norm)
+            self.raise_agreed_trouble(self.sentinel.first_bad())
         if self.recipe.clip_grad:
             nn.utils.clip_grads_with_norm_(params, self.recipe.clip_grad, norm)
         if self.guards and self.ranks.device.type == "cuda":
@@ -179,7 +179,7 @@ class Step:
         bread: it skips the step by itself, and the losses tell whether that goes on."""
         return not self.state.scaler.is_enabled()
 
-    def raise_agreed_trouble(self, bad: JudgedStep | None) -> None:
+    def raise_agreed_trouble(self, bad: PendingStep | None) -> None:
         """Raise what all ranks have seen: the same on each of them."""
         if bad is None:
             return

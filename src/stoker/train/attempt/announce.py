@@ -17,7 +17,7 @@ from stoker.recipe.resolve import Resolved
 from stoker.recipe.schedule import Timeline
 from stoker.recipe.summary import derived_line, warnings
 from stoker.run.directory import FORMAT, Run
-from stoker.survive.rehearsal import Rehearsed
+from stoker.survive.rehearsal import RehearsalResult
 from stoker.survive.spot import PROVIDERS, provider_here
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import rank_and_host
@@ -48,7 +48,7 @@ def announce(
     run: Run,
     torn: list[str],
     changed: list[Change],
-    rehearsed: Rehearsed | None,
+    rehearsed: RehearsalResult | None,
     began_s: float,
     feeding: list[str],
     link: tuple[float, float] | None,
@@ -62,7 +62,7 @@ def announce(
         *split_otherwise(run, derived),
         *lost_ranks(run),
         *(f"changed: {change}{AGREED[change.kind]}" for change in changed),
-        *(remedy.words() for remedy in loop.step.remedies.taken),
+        *(remedy.text() for remedy in loop.step.remedies.taken),
         *slow_to_save(recipe, rehearsed),
         *feeding,
     ]
@@ -141,7 +141,7 @@ def idle_gpus(ranks: Ranks) -> list[str]:
     return [f"{present} GPUs here, {ranks.local_world} used: --ranks {present} uses all"]
 
 
-def slow_to_save(recipe: Recipe, rehearsed: Rehearsed | None) -> list[str]:
+def slow_to_save(recipe: Recipe, rehearsed: RehearsalResult | None) -> list[str]:
     """A word where a save hardly fits between a stop signal and the end of the machine."""
     provider = provider_here(recipe.spot_notice)
     grace = min(recipe.grace, PROVIDERS[provider].warning_s if provider else recipe.grace)

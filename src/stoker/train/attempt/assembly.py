@@ -28,7 +28,7 @@ from stoker.run.events import Events
 from stoker.survive.checkpoint import Snapshot
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.divergence import LossWatch
-from stoker.survive.rehearsal import Reader, Rehearsed, rehearse
+from stoker.survive.rehearsal import Reader, RehearsalResult, rehearse
 from stoker.survive.remedies import Remedies
 from stoker.survive.stopping import StopRequest
 from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, bounded, stacks
@@ -109,13 +109,13 @@ def assemble(parts: AttemptInputs) -> Loop:
         state.restore(parts.newest)
     remedies = Remedies(run.path)
     name = parts.newest.name if parts.newest else ""
-    seen = seed_of(name, *run.base(), *map(repr, remedies.taken)) >> 2
+    seen = seed_of(name, *run.recipe_start(), *map(repr, remedies.taken)) >> 2
     if ranks.from_first(seen) != seen:
         raise StokerError(f"ranks see different files in {run.path}: is it one shared disk?")
     rehearsed = rehearsal(parts, state.snapshot(facts)) if parts.reader else None
     parts.newest = None  # as large as the network: let it go
     ranks.meet()
-    timeline = Timeline.of(recipe, len(prepared.split), *run.base())
+    timeline = Timeline.of(recipe, len(prepared.split), *run.recipe_start())
     if recipe.compile:
         # Each shape by itself: a graph for "any size" would depend on which sizes came before.
         wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
@@ -164,7 +164,7 @@ def assemble(parts: AttemptInputs) -> Loop:
     return loop
 
 
-def rehearsal(parts: AttemptInputs, snapshot: Snapshot) -> Rehearsed | None:
+def rehearsal(parts: AttemptInputs, snapshot: Snapshot) -> RehearsalResult | None:
     """Save and read back, once in the life of a run: what is resumed has been read back."""
     if parts.newest or parts.reader is None:
         return None
@@ -178,7 +178,7 @@ def leave_at_once(events: Events, stop: StopRequest, state: TrainState) -> None:
     why = {"outcome": "interrupted", "reason": stop.reason, "saved": True}
     events.write("end", **why, parts={}, **where)
     events.flush()
-    os._exit(STEPPED_ASIDE if stop.aside else INTERRUPTED)
+    os._exit(STEPPED_ASIDE if stop.steps_aside else INTERRUPTED)
 
 
 def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step: Step) -> Watchdog:
@@ -216,7 +216,7 @@ def watchdog_of(recipe: Recipe, ranks: Ranks, events: Events, folder: Path, step
         folder,
         ranks.world,
         after_s=recipe.stall_after,
-        say=lambda words: print(f"alarm: {words}", flush=True),
+        report=lambda words: print(f"alarm: {words}", flush=True),
         give_up=give_up,
         patience=1 if elastic else GIVE_UP_AFTER,
     )

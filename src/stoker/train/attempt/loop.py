@@ -194,14 +194,14 @@ class Loop:
     def save(self, *, best: bool = False, wait: bool = False) -> None:
         with self.spans("checkpoint"):
             if self.step.guards:
-                self.step.raise_agreed_trouble(self.step.sentinel.bad(all_of_them=True))
+                self.step.raise_agreed_trouble(self.step.sentinel.first_bad(all_steps=True))
             self.saves.save(best=best, wait=wait)
 
     def report(self) -> None:
         """Say what others have noticed meanwhile: saves, stalls, notes."""
         self.saves.report()
-        while self.watchdog.seen:
-            self.events.write("stall", step=self.state.step, words=self.watchdog.seen.pop(0))
+        while self.watchdog.stalls:
+            self.events.write("stall", step=self.state.step, words=self.watchdog.stalls.pop(0))
         while self.stop.notes:
             self.events.write("note", words=self.stop.notes.pop(0))
 

@@ -71,7 +71,7 @@ def train(
             run.lock(LOCK_PATIENCE_S[ELASTIC in os.environ])
             run.create(record_of(resolved, dataset, prepared.lanes), show_config(resolved))
         ranks.meet()
-        changed = run.compare(recipe, dataset, allowed)
+        changed = run.recipe_changes(recipe, dataset, allowed)
         Checkpoints(run.path).refuse_newer()
         if needs_record(changed):
             refuse_without_batches(run, recipe, len(prepared.split))
@@ -117,10 +117,10 @@ def settle_changes(parts: AttemptInputs, resolved: Resolved) -> None:
     parts.find_newest()
     run, newest = parts.run, parts.newest
     position, step = (newest.facts["position"], newest.facts["step"]) if newest else (0, 0)
-    if needs_record(parts.changed) or run.base()[0] > position:
+    if needs_record(parts.changed) or run.recipe_start()[0] > position:
         parts.ranks.meet()
         if parts.ranks.first:
-            run.take_over(resolved.recipe, show_config(resolved), position, step)
+            run.change_recipe(resolved.recipe, show_config(resolved), position, step)
         parts.ranks.meet()
 
 
@@ -205,10 +205,10 @@ def choose_remedy(trouble: Trouble, loop: Loop, parts: AttemptInputs) -> None:
     remedy = remedies.choose(
         trouble,
         recipe,
-        at=batch.position,
-        back_to=newest.facts["position"] if newest else 0,
-        holds=holds,
-        blown_up=blown_up,
+        position=batch.position,
+        resume_position=newest.facts["position"] if newest else 0,
+        micro_batch=holds,
+        exploded=blown_up,
     )
     if ranks.first:
         remedies.take(remedy)

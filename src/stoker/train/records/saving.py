@@ -15,7 +15,7 @@ from typing import Any
 from stoker.errors import StokerError
 from stoker.recipe.recipe import Recipe
 from stoker.run.events import Events
-from stoker.survive.checkpoints import Checkpoints, Saved
+from stoker.survive.checkpoints import Checkpoints, SaveResult
 from stoker.survive.save_interval import UNKNOWN_S, Interval, derive
 from stoker.train.records.step_log import StepLog
 from stoker.train.state import TrainState
@@ -85,7 +85,7 @@ class Saves:
                 self._best_saved = saved.best
             self.committed(saved)
 
-    def committed(self, saved: Saved) -> None:
+    def committed(self, saved: SaveResult) -> None:
         self.events.write(
             "checkpoint",
             step=saved.step,
@@ -120,5 +120,5 @@ class Saves:
                 seconds=round(interval.seconds, 1),
                 cost_s=round(cost_s, 4),
                 first=first,
-                words=interval.words(),
+                words=interval.text(),
             )

@@ -330,7 +330,7 @@ class TestTrouble:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
         with monkeypatch.context() as read_only:
-            read_only.setattr("stoker.run.os.write", refuse)
+            read_only.setattr("stoker.run.events.os.write", refuse)
             stage.train(20)
             stage.watch.close()
         assert stage.events.flush()
