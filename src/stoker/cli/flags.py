@@ -127,7 +127,9 @@ def add_recipe_flags(parser: Parser, common: Collection[str] = COMMON) -> None:
     hidden = [] if common else [recipe]
     shaping = parser.add_argument_group(
         "what to train" if common else "what to train: the flags of 'stoker train'",
-        f"Defaults are in brackets. A recipe has its own, also {ZERO_CONFIG}." if common else None,
+        f"Defaults are in brackets; a recipe such as {ZERO_CONFIG} sets its own values."
+        if common
+        else None,
     )
     place = parser.add_argument_group("how to run on this machine (the result stays the same)")
     for name, spec in SPECS.items():

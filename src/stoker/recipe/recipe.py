@@ -122,7 +122,7 @@ class Recipe:
     seed: int = key(0, "seed of weights, order and augmentation", at_least=0, fixed=True)
 
     micro_batch: int = key(
-        0, "number of images a rank trains on at once; 0: all of its share", at_least=0, place=True
+        0, "number of images a rank trains on at once; 0: its whole share", at_least=0, place=True
     )
     eval_batch_size: int = key(
         250, "number of images a rank evaluates at once", at_least=1, place=True
@@ -142,7 +142,7 @@ class Recipe:
     )
     rehearse: bool = key(True, "before step 1, save and read back in another process", place=True)
     time_limit: float = key(
-        0.0, "seconds after which the run has saved and ended; 0: no limit", at_least=0, place=True
+        0.0, "seconds until the run must have saved and ended; 0: no limit", at_least=0, place=True
     )
     grace: float = key(
         30.0, "seconds between a stop signal and the end of the machine", above=0, place=True
@@ -170,10 +170,10 @@ class Recipe:
     )
     prefetch: int = key(3, "number of batches loaded ahead", at_least=1, place=True, rare=True)
     max_ram: float = key(
-        0.0, "GB that data loading may use on this machine; 0: half of it", at_least=0, place=True
+        0.0, "GB of memory for data loading on this machine; 0: half of it", at_least=0, place=True
     )
     log_interval: float = key(
-        30.0, "seconds between lines where the output is no terminal", above=0, place=True
+        30.0, "seconds between lines if the output is not a terminal", above=0, place=True
     )
 
     def __post_init__(self) -> None:

@@ -116,11 +116,9 @@ def read_recipe(name: str) -> tuple[str, str, str]:
             raise BadRequest(f"cannot read recipe file {name}: {error}") from error
     if name not in preset_names():
         near = nearest(name, preset_names())
-        hint = f"did you mean '{near}'? " if near else ""
-        raise BadRequest(
-            f"no recipe called '{name}': {hint}Name a .toml file or one of the presets "
-            f"{', '.join(preset_names())}"
-        )
+        hint = f" (did you mean '{near}'?)" if near else ""
+        presets = ", ".join(preset_names())
+        raise BadRequest(f"no recipe called '{name}'{hint}: name a .toml file or one of {presets}")
     preset = resources.files("stoker.recipe") / "presets" / f"{name}.toml"
     return preset.read_text(encoding="utf-8"), f"recipe {name}", name
 

@@ -37,8 +37,9 @@ def derived_line(
         f"global batch {first.batch_size:,} = {plural(world, 'rank')} x "
         f"{up_to}{plural(max(sizes), 'image')} x {plural(len(sizes), 'micro-batch')}; "
         f"peak learning rate {rate}; "
-        f"warm-up {recipe.warmup_epochs:g} epochs = {warmup_steps(recipe, timeline):,} steps; "
-        f"{plural(recipe.epochs, 'epoch')} = {timeline.steps:,} steps"
+        f"warm-up {recipe.warmup_epochs:g} epochs = "
+        f"{plural(warmup_steps(recipe, timeline), 'step')}; "
+        f"{plural(recipe.epochs, 'epoch')} = {plural(timeline.steps, 'step')}"
     )
 
 

@@ -130,7 +130,9 @@ def read_checkpoint(folder: Path) -> Snapshot:
     for name, listed in manifest["files"].items():
         data[name] = (folder / name).read_bytes()
         if sha256_of(data[name]) != listed["sha256"]:
-            raise StokerError(f"{folder / name} is damaged: its hash differs from the manifest")
+            raise StokerError(
+                f"{folder / name} is damaged: its hash is not the one in the manifest"
+            )
     ema = load(data["ema.safetensors"]) if "ema.safetensors" in data else {}
     state = torch.load(io.BytesIO(data["state.pt"]), map_location="cpu", weights_only=True)
     return Snapshot(load(data["weights.safetensors"]), ema, state, manifest, folder.name)

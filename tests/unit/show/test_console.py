@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from golden import check_golden
 from stoker.run.events import Event
 from stoker.show.console import FREE_LINES, LiveConsole, PlainConsole, console_for
 
@@ -353,3 +354,75 @@ class TestLive:
             console(attempt())
         assert not isinstance(console, LiveConsole)
         assert stream.getvalue() == "global batch 100 = 1 rank x 100 images\n"
+
+
+BIG = {"epochs": 300, "steps": 1_234_567, "samples": 526_748_800 // 300}
+
+
+class TestWidth:
+    """The live line of a long run on a narrow and on a wide terminal."""
+
+    @pytest.fixture
+    def line(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with contextlib.redirect_stdout(terminal):
+            console = LiveConsole("runs/one")
+            console(attempt(**BIG))
+            console(step(123_455, epoch=12.3, position=123_455 * BATCH))
+            line = console.short_line()
+            console.stop()
+        return line
+
+    @pytest.mark.parametrize("columns", [80])
+    def test_at_80_columns_the_remaining_time_stays(self, line: str) -> None:
+        assert len(line) <= 80 - 8 - 1
+        assert "epoch 12.3/300" in line
+        assert "loss 2.000" in line
+        assert "eta 29 d 18:26" in line
+        assert "step" not in line
+
+    @pytest.mark.parametrize("columns", [160])
+    def test_at_160_columns_everything_is_shown(self, line: str) -> None:
+        assert len(line) <= 160 - 20 - 1
+        assert "step 123,456/1,234,567" in line
+        for part in ("epoch 12.3/300", "loss 2.000", "top1 50.0%", "200 img/s", "data wait 20%"):
+            assert part in line
+        assert "eta 29 d 18:26" in line
+
+    def test_a_long_line_is_broken_between_words(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        note = "a note of many words that is longer than one line of this terminal, " * 3
+        with contextlib.redirect_stdout(terminal):
+            console = LiveConsole("runs/one")
+            console({"kind": "note", "words": note.strip()})
+        lines = plain(terminal.getvalue()).rstrip("\n").split("\n")
+        assert len(lines) == 3
+        assert max(map(len, lines)) <= 80
+        assert " ".join(line.strip() for line in lines) == f"note: {note.strip()}"
+
+
+def test_lines_golden(stream: io.StringIO, clock: Clock) -> None:
+    """Every line that a run prints, with the events that it comes from."""
+    console = PlainConsole("runs/one", interval_s=30, stream=stream, clock=clock)
+    console(attempt(position=1000, step=10, torn=["000000030"], warnings=["careful"]))
+    clock.pass_by(31)
+    console(step(10))
+    console(evaluation(1))
+    console({"kind": "save_failed", "reason": "cannot save a checkpoint in runs/one"})
+    console({"kind": "interval", "first": True, "words": "saves every 94.0 s"})
+    console({"kind": "stall", "words": "no step for 61 s"})
+    console({"kind": "verdict", "step": 11, "words": "data", "lines": ["bound by data"]})
+    console({"kind": "skipped", "step": 1234})
+    for event in (
+        end("finished"),
+        end("finished", best=-1.0),
+        end("interrupted", reason="SIGTERM", step=1234),
+        end("interrupted", reason="rank 1 is lost", step=1234, saved=False),
+        end("rolled back", reason="not finite at step 12: the gradient"),
+        end("failed", reason="StokerError: no disk\nmore"),
+        end("refused", reason="the link is too slow"),
+    ):
+        console(event)
+    check_golden("show_console", stream.getvalue().splitlines())
