@@ -1,8 +1,8 @@
-"""Randomness is counted, not streamed.
+"""Random numbers without a generator.
 
-Invariant: a random number is a hash of what it is for (seed, epoch, sample, purpose). No generator
-exists whose state could be lost, shared between threads or advanced twice. The hash is SplitMix64
-written in plain 64-bit integer operations: the same on every machine and numpy version.
+Invariant: a random number is a hash of what it is used for (seed, epoch, sample, purpose). There is
+no generator state that could be lost, shared between threads or advanced twice. The hash is
+SplitMix64 in plain 64-bit integer operations: the same on every machine and numpy version.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def mix(values: Keys) -> Keys:
 
 
 def hash_of(*parts: int | str | NDArray[Any]) -> Keys:
-    """A 64-bit hash of numbers, words and arrays of numbers (broadcast against each other)."""
+    """A 64-bit hash of numbers, strings and arrays of numbers (broadcast against each other)."""
     with np.errstate(over="ignore"):
         state = np.zeros(1, dtype=np.uint64)
         for part in parts:
@@ -41,24 +41,24 @@ def hash_of(*parts: int | str | NDArray[Any]) -> Keys:
 
 
 def uniform(keys: Keys) -> NDArray[np.float64]:
-    """Numbers in [0, 1) with 53 bits, one a key."""
+    """Numbers in [0, 1) with 53 random bits, one for each key."""
     return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def draws(
     seed: int, samples: NDArray[Any], epochs: NDArray[Any], purpose: str, count: int = 1
 ) -> NDArray[np.float64]:
-    """`count` numbers in [0, 1) for each sample in its epoch, for one purpose."""
+    """`count` numbers in [0, 1) for each sample in its epoch and one purpose, a row per sample."""
     columns = np.arange(count)[None, :]
     return uniform(hash_of(seed, epochs[:, None], samples[:, None], purpose, columns))
 
 
 def permutation(size: int, *parts: int | str) -> NDArray[np.int64]:
-    """A permutation of range(size) that depends on `parts` alone."""
+    """A permutation of range(size) that depends only on `size` and `parts`."""
     keys = hash_of(*parts, np.arange(size, dtype=np.uint64))
     return np.argsort(keys, kind="stable").astype(np.int64)
 
 
 def seed_of(*parts: int | str) -> int:
-    """A seed below 2**63 for a library that wants one."""
+    """A seed below 2**63 for a library that has its own generator."""
     return int(hash_of(*parts)[0] >> np.uint64(1))

@@ -1,9 +1,9 @@
-"""How anything is put on disk so that a reader never takes half of it for the whole.
+"""Write files so that a reader never takes half of one for the whole.
 
-Invariants: a file written here appears under its name complete or not at all; a folder counts only
-when the marker written after everything else is there and what it lists is true. Some mounts
-(object stores, FUSE, old network disks) can neither rename nor sync: there a file is written under
-its name at once, and hashes alone tell whole from torn.
+Invariants: a file written here appears under its name complete or not at all. A folder counts only
+where its marker, which is written last, exists and the files that it lists have their hashes. Some
+mounts (object stores, FUSE, old network disks) can neither rename nor sync: there a file is written
+under its final name, and only the hashes tell a complete file from a torn one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stoker.faults import reach
 
 _CHUNK = 1 << 20
 UNABLE = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV, errno.EBADF)
-"""What a file system answers to a call that it does not have."""
+"""The errors with which a file system answers a call that it does not support."""
 
 
 def sha256_of(data: bytes | memoryview) -> str:
@@ -28,12 +28,12 @@ def sha256_of(data: bytes | memoryview) -> str:
 
 
 def sha256_json(value: Any) -> str:
-    """The hash of plain data, by the JSON text that `json.dumps` makes of it."""
+    """The hash of the JSON text that `json.dumps` makes of plain data."""
     return sha256_of(json.dumps(value).encode())
 
 
 def sha256_file(path: Path) -> str:
-    """The hash of a file, read in pieces: any size, little memory."""
+    """The hash of a file of any size. It is read in chunks, so it takes little memory."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -42,7 +42,8 @@ def sha256_file(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Ask the disk to keep a file, or a folder's entries, through a power cut."""
+    """Flush a file, or the entries of a folder, to the disk, so that it survives a power cut. Does
+    nothing on a mount that cannot. Raises OSError where the disk fails."""
     handle = os.open(path, os.O_RDONLY)
     try:
         reach("fsync")
@@ -55,7 +56,7 @@ def sync(path: Path) -> None:
 
 
 def open_at_end(path: Path) -> IO[bytes]:
-    """A file to go on writing at its end. Where a mount cannot append, for one writer only."""
+    """Open a file to append to it. On a mount that cannot append, only one process may write."""
     flags = os.O_RDWR | os.O_CREAT
     try:
         handle = os.open(path, flags | os.O_APPEND, 0o644)
@@ -68,22 +69,22 @@ def open_at_end(path: Path) -> IO[bytes]:
 
 
 def temporary(path: Path) -> Path:
-    """A name beside `path` for the file while it is being written."""
+    """The path, in the same folder, under which the file is written before it is published."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
-def publish(written: Path, path: Path) -> None:
-    """Give a completely written temporary file its name."""
-    sync(written)
+def publish(draft: Path, path: Path) -> None:
+    """Give a complete temporary file its final name."""
+    sync(draft)
     try:
         reach("rename")
-        written.replace(path)
+        draft.replace(path)
     except OSError as error:
         if error.errno not in UNABLE:
             raise
-        shutil.copyfile(written, path)
+        shutil.copyfile(draft, path)
         sync(path)
-        written.unlink()
+        draft.unlink()
     sync(path.parent)
 
 
@@ -102,5 +103,5 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Plain data as it is written: the same data, the same bytes."""
+    """Plain data as the bytes of readable JSON. The same data gives the same bytes."""
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()

@@ -1,15 +1,15 @@
-"""The exceptions that a user sees, and the exit codes of a process.
+"""The exceptions that a user sees, and the exit codes.
 
-Exit codes are a contract with schedulers: each has one meaning.
+Invariant: exit codes are a contract with schedulers; each has one meaning.
 """
 
 FINISHED = 0
 FAILED = 1
 BAD_REQUEST = 2
 INTERRUPTED = 75
-"""Stopped on request with everything saved: the same command goes on from there."""
+"""Stopped on request, with everything saved: the same command resumes."""
 STEPPED_ASIDE = 76
-"""A rank of an elastic run has saved everything; its launcher starts it again with other peers."""
+"""A rank tells its elastic launcher: everything is saved, start me again with new peers."""
 
 _CODES = {"finished": FINISHED, "interrupted": INTERRUPTED, "failed": FAILED}
 
@@ -21,45 +21,45 @@ def exit_code(outcome: str, *, steps_aside: bool = False) -> int:
 
 
 class StokerError(Exception):
-    """Something the user can act on: names the thing, the place and the next command to type."""
+    """An error that the user can act on. The message says what is wrong and what to do."""
 
     exit_code = FAILED
 
 
 class BadRequest(StokerError):
-    """What was asked for cannot be done as asked; nothing was started."""
+    """The command cannot be carried out as written; nothing was started."""
 
     exit_code = BAD_REQUEST
 
 
 class NewerFormat(BadRequest):
-    """A newer version wrote this: it is not read, and nothing of it is changed or removed."""
+    """A newer version of Stoker wrote this. It is not read, changed or removed."""
 
-    def __init__(self, place: object, number: int, newest: int) -> None:
+    def __init__(self, path: object, number: int, newest: int) -> None:
         known = "format 1" if newest == 1 else f"formats 1 to {newest}"
         super().__init__(
-            f"{place} has format {number}, this version of Stoker reads {known}: "
+            f"{path} has format {number}, this version of Stoker reads {known}: "
             "use a newer version of Stoker"
         )
 
 
-def is_readable(place: object, number: object, newest: int) -> bool:
-    """Whether `number` is a format that this version reads; False where it is no format number at
-    all. Raises NewerFormat, which names the place, where it is larger than the newest known."""
+def is_readable(path: object, number: object, newest: int) -> bool:
+    """Whether `number` is a format number that this version reads; False where it is not a format
+    number. Raises NewerFormat where it is larger than `newest`."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         return False
     if number > newest:
-        raise NewerFormat(place, number, newest)
+        raise NewerFormat(path, number, newest)
     return True
 
 
 class Interrupted(StokerError):
-    """Stopped on request; the same command goes on."""
+    """Stopped on request; the same command resumes."""
 
     exit_code = INTERRUPTED
 
 
 class PeerLost(StokerError):
-    """A rank of an elastic run cannot go on without one that is gone."""
+    """Another rank of an elastic run is lost, and this one cannot continue without it."""
 
     exit_code = STEPPED_ASIDE

@@ -1,10 +1,10 @@
-"""Faults on purpose: how a test makes a run fail where and when it wants.
+"""Fault injection: a test makes a run fail at a chosen place and time.
 
     STOKER_FAULTS='[{"fault": "kill", "at": "manifest.json:named", "rank": 0, "count": 3}]'
 
-Invariants: a fault is a row of data: what happens, at which place, on which rank, at which step or
-at the how-manieth time the place is reached. Each row happens once a process. Without the variable
-there are no rows, and reaching a place costs a call that finds an empty list.
+Invariants: a fault is a row of data: what happens, at which place in the code, on which rank, and
+at which step or the nth time that the place is reached. A row happens once per process, unless it
+says `again`. Without the variable there are no rows, and `reach` only loops over an empty list.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "STOKER_FAULTS"
-"""Meant for tests alone."""
-LOOK_S = 0.01
-"""How often a stall looks for the file that ends it."""
+"""For tests only."""
+POLL_S = 0.01
+"""Seconds between two checks for the file that ends a stall."""
 
 
 @dataclass
 class Fault:
-    """One row of the table."""
+    """One row of `STOKER_FAULTS`."""
 
     fault: str
     at: str
     rank: int | None = None
-    """None: every rank."""
+    """None: on every rank."""
     step: int | None = None
     count: int = 1
-    """The how-manieth time, of those that fit the row, it happens."""
+    """It happens the nth time that the row matches, counting from 1."""
     seconds: float = 0.0
     mark: str = ""
-    """A file that says that the place has been reached."""
+    """A file that a stall creates when it starts."""
     till: str = ""
-    """A file that ends a stall as soon as it is there: `seconds` is then the longest it lasts."""
+    """A file that ends a stall as soon as it exists; `seconds` is then the longest time."""
     again: bool = False
-    """Every time from then on, not once."""
+    """It happens every time from then on, not once."""
     until: int | None = None
-    """The step from which on it happens no more."""
+    """It no longer happens from this step on."""
     every: int = 0
-    """It comes and goes: so many steps with it, as many without."""
+    """It alternates: this many steps with the fault, then as many without."""
 
     @property
     def is_on(self) -> bool:
@@ -55,18 +55,16 @@ class Fault:
             return False
         return not self.every or (_now.step // self.every) % 2 == 0
 
-    def fits(self, place: str) -> bool:
-        if not self.is_on:
+    def matches(self, place: str) -> bool:
+        if not self.is_on or self.at != place or self.count < 1:
             return False
-        if self.at != place or self.count < 1 or self.step not in (None, _now.step):
-            return False
-        return self.rank in (None, _now.rank)
+        return self.step in (None, _now.step) and self.rank in (None, _now.rank)
 
-    def comes_now(self, place: str) -> bool:
-        """Count the place; whether this is the time. Threads that come together are counted one by
-        one, so that the row happens once."""
+    def is_due(self, place: str) -> bool:
+        """Count this visit of the place. True where the fault happens now: for one thread alone,
+        also where several arrive together."""
         with _counting:
-            if not self.fits(place):
+            if not self.matches(place):
                 return False
             self.count -= 1
             if self.count >= 1:
@@ -87,21 +85,21 @@ _faults: list[Fault] = []
 
 
 def arm() -> None:
-    """Read the table from the environment; called once as a process begins."""
+    """Read the rows from the environment. Called once when a process starts."""
     _now.rank = int(os.environ.get("RANK", "0"))
     _faults[:] = [Fault(**row) for row in json.loads(os.environ.get(VARIABLE, "[]"))]
 
 
 def at_step(step: int) -> None:
-    """Say which step the process is in."""
+    """Set the step that this process is in."""
     _now.step = step
 
 
 def reach(place: str, value: Any = None) -> Any:
-    """Pass a place where a fault may be waiting; gives the value back, spoilt or as it was."""
+    """Let the faults of this place happen. Returns the value, possibly changed by a fault."""
     for fault in _faults:
-        if fault.comes_now(place):
-            value = HAPPENINGS[fault.fault](fault, value)
+        if fault.is_due(place):
+            value = ACTIONS[fault.fault](fault, value)
     return value
 
 
@@ -119,14 +117,14 @@ def _stall(fault: Fault, value: Any) -> Any:
     if not fault.till:
         time.sleep(fault.seconds)
         return value
-    give_up = time.monotonic() + fault.seconds
-    while not Path(fault.till).exists() and time.monotonic() < give_up:
-        time.sleep(LOOK_S)
+    deadline = time.monotonic() + fault.seconds
+    while not Path(fault.till).exists() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
     return value
 
 
 def _hog(fault: Fault, value: Any) -> Any:
-    """Somebody's Python thread that never rests, and keeps the interpreter lock."""
+    """Start a Python thread that computes without pause and so holds the interpreter lock."""
 
     def spin() -> None:
         while fault.is_on:
@@ -144,10 +142,10 @@ def _refuse(number: int) -> Callable[[Fault, Any], Any]:
 
 
 def _out_of_memory(fault: Fault, value: Any) -> Any:
-    raise MemoryError(f"as if there were no memory left at {fault.at}")
+    raise MemoryError(f"injected fault: out of memory at {fault.at}")
 
 
-HAPPENINGS: dict[str, Callable[[Fault, Any], Any]] = {
+ACTIONS: dict[str, Callable[[Fault, Any], Any]] = {
     "kill": _signal(signal.SIGKILL),
     "term": _signal(signal.SIGTERM),
     "stall": _stall,
@@ -160,4 +158,4 @@ HAPPENINGS: dict[str, Callable[[Fault, Any], Any]] = {
     "unable": _refuse(errno.ENOSYS),
     "forbidden": _refuse(errno.EPERM),
 }
-"""What can happen."""
+"""What a row's `fault` does."""

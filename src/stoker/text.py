@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, and one way to print a line."""
+"""Numbers and names as people read them, and the one way to print a line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import TextIO
 
 _TICKS = "▁▂▃▄▅▆▇█"
 _LABEL = re.compile(r" +\S+(?: \S+)* {2,}")
-"""The first column of an indented row."""
+"""The first column of an indented row, with the spaces around it."""
 MOST_CHARACTERS = 300
-"""Of a message that is shown in one line."""
+"""Length at which a message shown in one line is cut."""
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print text at once, on a terminal with its lines broken between words. A reader that has gone
-    away (a closed pipe) is no error."""
+    """Print text and flush it. On a terminal, long lines are broken between words. A closed pipe is
+    not an error."""
     stream = stream or sys.stdout
     with suppress(OSError):
         if stream.isatty():
@@ -30,9 +30,9 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """A line as lines of at most `width` columns, broken between words. The later ones start below
-    the text of a row (`  name    text`), or a little further right than the line itself. A word
-    that is longer than a line, such as a path, stays whole."""
+    """Break a line between words into lines of at most `width` columns. The later lines start below
+    the text of a row (`  name    text`), or two columns further right than the line itself. A word
+    longer than a line, such as a path, stays whole."""
     if len(line) <= width:
         return [line]
     label = _LABEL.match(line)
@@ -50,7 +50,7 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def clock(seconds: float) -> str:
-    """A long duration: 12 s, 3:07, 1:02:03, 2 d 03:04."""
+    """A long duration, such as 12 s, 3:07, 1:02:03 or 2 d 03:04."""
     whole = max(round(seconds), 0)
     if whole < 60:
         return f"{whole} s"
@@ -62,7 +62,7 @@ def clock(seconds: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A measured duration with three significant digits: 31.2 ms, 1.25 s, 12.4 s, 130 s."""
+    """A duration with three significant digits, such as 31.2 ms, 1.25 s, 12.4 s or 130 s."""
     if value < 0.9995:
         return f"{value * 1000:.3g} ms"
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
@@ -70,22 +70,24 @@ def seconds(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes: 512 B, 1.2 MB, 3.4 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < (1000 if unit == "B" else 999.95) or unit == "GB":
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+    """A number of bytes, such as 512 B, 1.2 MB or 3.4 GB."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB"):
         count /= 1000
-    raise AssertionError
+        if count < 999.95:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} GB"
 
 
 def plural(count: int, word: str) -> str:
-    """1 image, 2,000 images, 3 classes."""
-    ending = "" if count == 1 else ("es" if word.endswith("s") else "s")
+    """A number with its noun, such as 1 image, 2,000 images or 3 batches."""
+    ending = "" if count == 1 else ("es" if word.endswith(("s", "tch")) else "s")
     return f"{count:,} {word}{ending}"
 
 
 def one_line(text: str | None) -> str:
-    """The first line of a message that may be long."""
+    """The first line of a message, cut at MOST_CHARACTERS."""
     return next(iter((text or "").strip().splitlines()), "")[:MOST_CHARACTERS]
 
 
@@ -94,7 +96,7 @@ def bar(share: float, width: int = 24) -> str:
 
 
 def sparkline(values: Sequence[float], width: int = 48) -> str:
-    """A curve in one line; where there are more values than columns, evenly spaced ones."""
+    """A curve in one line of text. More values than columns are thinned out evenly."""
     if not values:
         return ""
     if len(values) > width:
@@ -105,7 +107,7 @@ def sparkline(values: Sequence[float], width: int = 48) -> str:
 
 
 def shown(path: str) -> str:
-    """A path as printable text, whatever bytes its name is made of. Backslashes are doubled, so
+    """A path as printable text, whatever bytes its name consists of. Backslashes are doubled, so
     that two different names never look the same."""
     text = os.fsencode(path).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -89,5 +89,5 @@ def test_a_time_limit_is_kept(
     assert trainers.train(argv, log) == [INTERRUPTED], log.read_text()[-2000:]
     took = trainers.ended_at - began
     end = run.end()
-    assert end is not None and end["reason"] == "its time limit"
+    assert end is not None and end["reason"] == "time limit"
     held(took < seconds + 5, took)

@@ -163,7 +163,7 @@ def test_killed_before_every_commit_of_a_stream(event: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
-def test_a_wish_to_stop_ends_a_pack_whose_pipe_stalls(
+def test_a_stop_request_ends_a_pack_whose_pipe_stalls(
     number: signal.Signals, listed: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:
     tar, out = as_tar(listed), tmp_path / "out"

@@ -59,7 +59,7 @@ def test_two_ranks_by_the_real_launcher(packed: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     code, printed = finish(process)
     assert code == 75, printed + (tmp_path / "run/launcher.log").read_text()
-    assert "global 50 = 2 ranks x up to 26 x 1 accum" in printed
+    assert "global batch 50 = 2 ranks x up to 26 images x 1 micro-batch" in printed
 
     process = start(train(packed, 30, "--ranks", "2"), tmp_path, slow_steps())
     wait_until(lambda: steps_done(run, 2) >= 6, process)

@@ -7,8 +7,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +26,7 @@ FULL = {"fault": "full", "at": "here"}
 
 @pytest.fixture
 def arm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arm]:
-    """Begin anew as a process of a rank, with rows in its environment."""
+    """Act as a new process of a rank, with these rows in its environment."""
 
     def begin(*rows: dict[str, Any], rank: int = 0) -> None:
         monkeypatch.setenv(VARIABLE, json.dumps(rows))
@@ -81,11 +79,11 @@ class TestWhere:
 
     def test_it_happens_at_its_step(self, arm: Arm) -> None:
         arm({**FULL, "step": 2})
-        seen = []
+        happened = []
         for step in (0, 1, 2, 2, 3):
             at_step(step)
-            seen.append(happens())
-        assert seen == [0, 0, 1, 0, 0]
+            happened.append(happens())
+        assert happened == [0, 0, 1, 0, 0]
 
     def test_without_a_step_it_happens_at_any(self, arm: Arm) -> None:
         arm(FULL)
@@ -115,18 +113,18 @@ class TestHowOften:
         at_step(5)
         assert [happens(), happens("there"), happens()] == [0, 0, 1]
 
-    def test_a_new_process_begins_to_count_anew(self, arm: Arm) -> None:
+    def test_a_new_process_counts_from_zero(self, arm: Arm) -> None:
         for _ in range(2):
             arm(FULL)
             assert [happens(), happens()] == [1, 0]
 
     def test_nothing_happens_from_a_step_on(self, arm: Arm) -> None:
         arm({**FULL, "again": True, "until": 2})
-        seen = []
+        happened = []
         for step in range(4):
             faults.at_step(step)
-            seen.append(happens())
-        assert seen == [1, 1, 0, 0]
+            happened.append(happens())
+        assert happened == [1, 1, 0, 0]
 
     def test_each_row_counts_for_itself(self, arm: Arm) -> None:
         arm({**FULL, "count": 2}, {**FULL, "at": "there"})
@@ -207,26 +205,6 @@ class TestWhat:
             signal.signal(signal.SIGTERM, before)
         assert caught == [signal.SIGTERM]
 
-    def test_kill_ends_the_process_there_and_then(self) -> None:
-        script = (
-            "from stoker import faults\n"
-            "faults.arm()\n"
-            "for turn in range(5):\n"
-            "    print(turn, flush=True)\n"
-            "    faults.reach('here')\n"
-        )
-        row = {"fault": "kill", "at": "here", "rank": 1, "count": 3}
-        environment = {**os.environ, VARIABLE: json.dumps([row]), "RANK": "1"}
-        child = subprocess.run(
-            [sys.executable, "-c", script],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert child.returncode == -signal.SIGKILL
-        assert child.stdout.split() == ["0", "1", "2"]
-
     def test_huge_spoils_a_value_but_leaves_it_a_number(self, arm: Arm) -> None:
         arm({"fault": "huge", "at": "here"})
         assert [faults.reach("here", 2.0), faults.reach("here", 2.0)] == [2000.0, 2.0]
@@ -240,9 +218,10 @@ class TestWhat:
         hog.join(60)
         assert not hog.is_alive()
 
-    def test_every_happening_is_tried_here(self) -> None:
+    def test_every_action_is_tested(self) -> None:
+        # "kill" is in tests/chaos/test_kill_fault.py.
         tried = {"kill", "term", "stall", "nan", "huge", "oom", "full", "quota", "unable"}
-        assert set(faults.HAPPENINGS) == {*tried, "forbidden", "hog"}
+        assert set(faults.ACTIONS) == {*tried, "forbidden", "hog"}
 
 
 def test_passing_a_place_costs_next_to_nothing(arm: Arm) -> None:

@@ -1,4 +1,4 @@
-"""The commands: one small module a verb. Parse, call, show; no logic, no torch at import."""
+"""The commands: one small module per verb, which parses, calls and shows. No torch at import."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from stoker.errors import BAD_REQUEST, FINISHED, StokerError
 from stoker.text import say
 
 VERBS = {
-    "train": "train or fine-tune; goes on where it was stopped",
-    "pack": "make images quick to read, and say what is wrong with them",
-    "verify": "recompute every hash of a packed set, and name what is damaged",
-    "doctor": "what this machine can do, what will limit you, and how fast training will be",
-    "bench": "how quickly a packed set can be fed here, cold and warm, and what limits that",
-    "explain": "what happened to a run, where its time went, what bound it",
-    "show-config": "the resolved recipe, each value with its origin",
+    "train": "train or fine-tune a model; resumes a stopped run",
+    "pack": "convert images into a packed set, and report bad images",
+    "verify": "check every hash of a packed set",
+    "doctor": "measure this machine, and predict training speed and its limit",
+    "bench": "measure how fast a packed set loads, and what limits that",
+    "explain": "show what a run did, where its time went and what limited it",
+    "show-config": "print the resolved recipe, each value with its origin",
 }
 
 USAGE = (
     "usage: stoker VERB ...\n\n"
     + "\n".join(f"  {verb:<12} {help}" for verb, help in VERBS.items())
-    + "\n\n'stoker VERB --help' says more. Exit codes: 0 finished, 75 stopped and resumable, "
-    "2 bad request, 1 failed."
+    + "\n\n'stoker VERB --help' shows the flags of a verb.\n"
+    "Exit codes: 0 finished, 75 stopped and resumable, 2 bad request, 1 failed."
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command. Returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -42,15 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb, rest = find_verb(words)
         if verb is None:
             code = answer_without_verb(words)
-            sys.stdout.flush()
-            return code
-        module = import_module(f"stoker.cli.{verb.replace('-', '_')}")
-        code = int(module.run(rest))
+        else:
+            code = int(import_module(f"stoker.cli.{verb.replace('-', '_')}").run(rest))
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read our output has seen enough. (What trains or packs never gets here: its
-        # words are said by `say`.)
+        # The reader of our output has closed it, such as `head`. Training and packing print with
+        # `say`, which ignores that, so they never get here.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINISHED
     except StokerError as error:
@@ -59,18 +57,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_verb(words: list[str]) -> tuple[str | None, list[str]]:
-    """The verb, wherever among the flags it stands, and everything else."""
-    places = [place for place, word in enumerate(words) if word in VERBS]
-    # A word right after a flag may be its value: one that is not is the better guess.
-    free = [place for place in places if place == 0 or not words[place - 1].startswith("--")]
-    first = next((p for p, word in enumerate(words) if not word.startswith("-")), None)
-    for place in free or places:
-        if place == first or words[0].startswith("-"):
-            return words[place], words[:place] + words[place + 1 :]
+    """The verb, which may come after flags, and all other words; None where there is no verb."""
+    verbs = [number for number, word in enumerate(words) if word in VERBS]
+    # A word right after a flag may be the value of the flag: prefer one that is not.
+    free = [number for number in verbs if number == 0 or not words[number - 1].startswith("--")]
+    first = next((n for n, word in enumerate(words) if not word.startswith("-")), None)
+    for number in free or verbs:
+        if number == first or words[0].startswith("-"):
+            return words[number], words[:number] + words[number + 1 :]
     return None, words
 
 
 def answer_without_verb(words: list[str]) -> int:
+    """Print the version, the help, or that the verb is unknown. Returns the exit code."""
     if "--version" in words:
         print(f"stoker {stoker.__version__}")
         return FINISHED

@@ -1,4 +1,4 @@
-"""Flags from the recipe's keys: the same words, the same help, the same strictness."""
+"""The command-line flags, made from the keys of the recipe: same names, same checks."""
 
 from __future__ import annotations
 
@@ -13,70 +13,72 @@ from stoker.recipe.recipe import SPECS, Recipe, specs_of, types_of
 from stoker.recipe.resolve import Resolved, nearest, parse_flag, preset_names, resolve
 
 RARE = [name for name, spec in SPECS.items() if spec.metadata["rare"]]
-"""Keys that only recipe files have."""
+"""Keys without a flag: they are set in recipe files."""
 COMMON = (
     *("model", "pretrained", "epochs", "batch_size", "lr", "image_size", "amp", "ema"),
     *("seed", "time_limit"),
 )
 """Keys whose flags `stoker train --help` shows; `--help-all` shows the rest."""
 ZERO_CONFIG = "first-look"
-"""The recipe where neither a recipe nor a model is named."""
+"""The recipe of a command with neither --recipe nor --model."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that names the nearest flag, leaves exiting to the caller, and has two helps:
-    `--help` shows the common flags, `--help-all` every one."""
+    """An ArgumentParser that raises BadRequest with the nearest flag instead of exiting. `--help`
+    shows the common flags, `--help-all` all of them."""
 
     def __init__(self, examples: Sequence[str] = (), **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_Layout, **options)
         self._examples = examples
-        self._rare: list[argparse.Action] = []
+        self._hidden: list[argparse.Action] = []
 
-    def add_rare(self, actions: Iterable[argparse.Action]) -> None:
+    def hide(self, actions: Iterable[argparse.Action]) -> None:
         """Leave flags out of `--help`; `--help-all` shows them."""
-        if not self._rare:
+        if not self._hidden:
             self.add_argument("--help-all", action=_HelpAll, help="show every flag and exit")
-        self._rare += actions
+        self._hidden += actions
 
     def error(self, message: str) -> NoReturn:
-        raise BadRequest(f"{message}; {self._where_to_look}")
+        raise BadRequest(f"{message}; {self._advice}")
 
     @property
-    def _where_to_look(self) -> str:
-        return f"'{self.prog} {'--help-all' if self._rare else '--help'}' lists every flag"
+    def _advice(self) -> str:
+        return f"'{self.prog} {'--help-all' if self._hidden else '--help'}' lists every flag"
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """The parsed words; BadRequest names the first that is unknown, and the nearest flag."""
-        known, unknown = self.parse_known_args(with_amp_value(words))
+        """The parsed words. Raises BadRequest, with the nearest flag, where one is unknown."""
+        parsed, unknown = self.parse_known_args(with_amp_value(words))
         if unknown:
-            flags = [f.removeprefix("--") for f in self._option_string_actions if f != "-h"]
-            word = unknown[0].split("=")[0]
-            key = word.removeprefix("--").replace("-", "_")
-            if word.startswith("--") and key in RARE:
-                raise BadRequest(f"'{word}' is no flag: write {key} = ... in a recipe file")
-            near = nearest(word, [flag.replace("-", "_") for flag in flags])
-            meant = f"--{near}".replace("_", "-").replace("' or '", "' or '--") if near else ""
-            hint = f"did you mean '{meant}'? " if near else ""
-            kind = "flag" if word.startswith("-") else "word"
-            raise BadRequest(f"unknown {kind} '{word}': {hint}{self._where_to_look}")
-        return known
+            raise self._unknown(unknown[0].split("=")[0])
+        return parsed
+
+    def _unknown(self, word: str) -> BadRequest:
+        key = word.removeprefix("--").replace("-", "_")
+        if word.startswith("--") and key in RARE:
+            return BadRequest(f"'{word}' is not a flag: set {key} = ... in a recipe file")
+        flags = [f.removeprefix("--") for f in self._option_string_actions if f != "-h"]
+        near = nearest(word, [flag.replace("-", "_") for flag in flags])
+        proposal = f"--{near}".replace("_", "-").replace("' or '", "' or '--")
+        hint = f"did you mean '{proposal}'? " if near else ""
+        kind = "flag" if word.startswith("-") else "word"
+        return BadRequest(f"unknown {kind} '{word}': {hint}{self._advice}")
 
     def format_help(self) -> str:
-        """The short help: without the rare flags, with the examples."""
-        texts = [(action, action.help) for action in self._rare]
-        epilog = self.epilog
-        if self._rare:
+        """The short help: without the hidden flags, with the examples."""
+        epilog, texts = self.epilog, [action.help for action in self._hidden]
+        if self._hidden:
             self.epilog = f"'{self.prog} --help-all' shows every flag."
-        for action in self._rare:
+        for action in self._hidden:
             action.help = argparse.SUPPRESS
         try:
             return self.format_help_all()
         finally:
             self.epilog = epilog
-            for action, text in texts:
+            for action, text in zip(self._hidden, texts, strict=True):
                 action.help = text
 
     def format_help_all(self) -> str:
+        """The help with every flag and the examples."""
         text = super().format_help().rstrip()
         if self._examples:
             text += "\n\nexamples:\n" + "".join(f"  {line}\n" for line in self._examples)
@@ -94,7 +96,7 @@ class _HelpAll(argparse.Action):
 
 
 class _Layout(argparse.HelpFormatter):
-    """Breaks lines between words, never inside `--lr-base`."""
+    """Breaks lines between words, never at the hyphens of a flag."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
@@ -104,40 +106,39 @@ class _Layout(argparse.HelpFormatter):
 
 
 def with_amp_value(words: Sequence[str]) -> list[str]:
-    """`--amp` alone means bf16; it must not take a flag or the data that follow for its value."""
-    given = list(words)
-    for place, word in enumerate(given):
-        following = given[place + 1] if place + 1 < len(given) else "-"
-        if word == "--amp" and (following.startswith("-") or Path(following).exists()):
-            given[place] = "--amp=bf16"
-    return given
+    """The words, with `--amp=bf16` for an `--amp` whose next word is a flag, or the data."""
+    return [
+        "--amp=bf16"
+        if word == "--amp" and (following.startswith("-") or Path(following).exists())
+        else word
+        for word, following in zip(words, [*words[1:], "-"], strict=False)
+    ]
 
 
 def add_recipe_flags(parser: Parser, common: Collection[str] = COMMON) -> None:
-    """Add --recipe, and a flag for each key that fits on a command line. `--help` shows those that
-    are common."""
+    """Add --recipe, and a flag for each key that is not RARE. `--help` shows the `common` ones."""
     parser.epilog = f"Only in recipe files: {', '.join(RARE)}; 'stoker show-config' prints them."
     recipe = parser.add_argument(
         "--recipe",
         metavar="NAME",
         help=f"a preset ({', '.join(preset_names())}) or a .toml file "
-        f"[{ZERO_CONFIG}; none where --model is given]",
+        f"[{ZERO_CONFIG}; with --model: none]",
     )
-    rare = [] if common else [recipe]
+    hidden = [] if common else [recipe]
     shaping = parser.add_argument_group(
         "what to train" if common else "what to train: the flags of 'stoker train'",
-        f"[defaults where --model is given; {ZERO_CONFIG} has values of its own]"
+        f"Defaults are in brackets; a recipe such as {ZERO_CONFIG} sets its own values."
         if common
         else None,
     )
-    place = parser.add_argument_group("how to run here (the result stays the same)")
+    place = parser.add_argument_group("how to run on this machine (the result stays the same)")
     for name, spec in SPECS.items():
         if spec.metadata["rare"]:
             continue
         action = add_flag(place if spec.metadata["place"] else shaping, name)
         if name not in common:
-            rare.append(action)
-    parser.add_rare(rare)
+            hidden.append(action)
+    parser.hide(hidden)
 
 
 def add_flag(
@@ -145,7 +146,7 @@ def add_flag(
 ) -> argparse.Action:
     """Add the flag of one key of a table; returns it."""
     spec = specs_of(table)[name]
-    help = f"{spec.metadata['help']} [{default_words(spec.default)}]".replace("%", "%%")
+    help = f"{spec.metadata['help']} [{format_default(spec.default)}]".replace("%", "%%")
     options: dict[str, Any] = {"metavar": metavar(name, table)}
     if types_of(table)[name] is bool:
         options = {"default": None, "action": argparse.BooleanOptionalAction}
@@ -159,8 +160,8 @@ def metavar(name: str, table: type = Recipe) -> str:
     return kinds.get(types_of(table)[name], "X,X")
 
 
-def default_words(value: Any) -> str:
-    """A default as one would type it."""
+def format_default(value: Any) -> str:
+    """A default as a user would type it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if value == ():
@@ -169,7 +170,7 @@ def default_words(value: Any) -> str:
 
 
 def resolve_flags(parsed: argparse.Namespace) -> Resolved:
-    """The recipe that the flags, and the recipe they name, add up to."""
+    """The recipe of parsed flags. Raises BadRequest where a value is not allowed."""
     flags = flag_values(parsed)
     recipe = parsed.recipe or (None if "model" in flags else ZERO_CONFIG)
     return resolve(recipe, flags)

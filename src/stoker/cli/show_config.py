@@ -11,29 +11,29 @@ from stoker.run.directory import Run
 
 
 def parser() -> Parser:
-    made = Parser(
+    flags = Parser(
         prog="stoker show-config",
         usage="stoker show-config RUN, or stoker show-config [--recipe NAME] [flags]",
-        description="Print a recipe as TOML with the origin of each value: that of a run, or the "
-        "one that 'stoker train' would use with the same flags. The output is itself a recipe "
-        "file. Takes the flags of 'stoker train' ('stoker train --help').",
+        description="Print a recipe as TOML with the origin of each value: the recipe of a run, or "
+        "the one that 'stoker train' would use with the same flags. The output is itself a recipe "
+        "file. Accepts the flags of 'stoker train'.",
         examples=(
             "stoker show-config runs/photos-first-look-1a2b3c4d5e",
             "stoker show-config --recipe imagenet-resnet50 --epochs 18 > mine.toml",
         ),
     )
-    made.add_argument("run", metavar="RUN", nargs="?", help="a run directory")
-    add_recipe_flags(made, common=())
-    return made
+    flags.add_argument("run", metavar="RUN", nargs="?", help="a run directory")
+    add_recipe_flags(flags, common=())
+    return flags
 
 
 def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
     if parsed.run:
         if len(words) > 1:
-            raise BadRequest("show-config takes a run, or a recipe and flags, not both")
+            raise BadRequest("name either a run or recipe flags, not both")
         run = Run(parsed.run)
-        run.record  # noqa: B018 (raises where it is no run, or one of a newer version)
+        run.record  # noqa: B018 (raises where it is not a run, or has a newer format)
         print((run.path / "recipe.toml").read_text(), end="")
     else:
         resolved = resolve_flags(parsed)

@@ -45,7 +45,7 @@ def parser() -> Parser:
         help="resume a run although these recipe keys have changed",
     )
     add_recipe_flags(train)
-    train.add_rare([changes, *add_node_flags(train)])
+    train.hide([changes, *add_node_flags(train)])
     return train
 
 
@@ -90,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     run = Run(path)
     allowed = [name.replace("-", "_") for name in parsed.allow_change.split(",") if name]
     if run.exists:
-        changes = run.compare(resolved.recipe, dataset, allowed)
+        changes = run.recipe_changes(resolved.recipe, dataset, allowed)
         if run.finished and not any(change.kind == CONSENT for change in changes):
             if speaks():
                 say(f"finished already: stoker explain {path}")
@@ -145,4 +145,4 @@ def train_here(
         say(f"run {path}")
     listeners = (console_for(str(path), resolved.recipe.log_interval),) if speaks() else ()
     outcome = train(data, resolved, path, listeners, stop, allowed, accept_slow_link)
-    return exit_code(outcome, steps_aside=stop.aside)
+    return exit_code(outcome, steps_aside=stop.steps_aside)

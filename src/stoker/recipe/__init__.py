@@ -1,1 +1,1 @@
-"""What to train: typed keys, where each value came from, and what follows from them."""
+"""What to train: typed keys, the origin of each value, and the schedule that follows from them."""

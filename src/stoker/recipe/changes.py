@@ -1,7 +1,8 @@
-"""What it means to go on with a run under another recipe.
+"""Which changes of the recipe a run accepts when it resumes.
 
-Invariants: a key is harmless (how to run here), needs consent (it changes what is trained from here
-on), or is fixed (what has been trained would lose its meaning). Pure functions of plain values.
+Invariants: a change of a key is harmless (it says how to run on this machine), needs consent (it
+changes what is trained from here on), or cannot be made (the steps so far would lose their
+meaning). Pure functions of plain values.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ HARMLESS, CONSENT, FIXED = "harmless", "needs consent", "cannot be changed"
 
 @dataclass(frozen=True)
 class Change:
-    """One key that is not what it was."""
+    """A key whose value differs from that of the run."""
 
     name: str
     before: Any
@@ -26,36 +27,37 @@ class Change:
 
     @property
     def kind(self) -> str:
-        known = SPECS[self.name].metadata
-        return HARMLESS if known["place"] else FIXED if known["fixed"] else CONSENT
+        metadata = SPECS[self.name].metadata
+        return HARMLESS if metadata["place"] else FIXED if metadata["fixed"] else CONSENT
 
     def __str__(self) -> str:
         return f"{self.name} {self.before!r} -> {self.after!r}"
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """Every key that differs. A key that the run was begun without had its default."""
-    found = []
-    for name, spec in SPECS.items():
-        old = before.get(name, dump_value(spec.default))
-        if old != after[name]:
-            found.append(Change(name, old, after[name]))
-    return found
+    """Every key that differs, in the order of the recipe. A key that is missing from the run's
+    record, because it is newer than the run, had its default."""
+    pairs = {
+        name: (before.get(name, dump_value(spec.default)), after[name])
+        for name, spec in SPECS.items()
+    }
+    return [Change(name, old, new) for name, (old, new) in pairs.items() if old != new]
 
 
-def refuse_unwanted(run: str, found: list[Change], allowed: Collection[str]) -> None:
-    """Refuse what nobody agreed to, with a table of all that differs."""
+def require_consent(run: str, differences: list[Change], allowed: Collection[str]) -> None:
+    """Raise BadRequest, with a table of all differences, where a key changed that is fixed, or that
+    needs consent and is not `allowed`."""
     unknown = [name for name in allowed if name not in SPECS]
     if unknown:
         raise BadRequest(f"--allow-change {unknown[0]}: the recipe has no such key")
-    fixed = [change.name for change in found if change.kind == FIXED]
-    asked = [change.name for change in found if change.kind == CONSENT]
-    if not fixed and set(asked) <= set(allowed):
-        return
-    if fixed:
+    kinds = {change.name: change.kind for change in differences}
+    need_consent = [name for name, kind in kinds.items() if kind == CONSENT]
+    if FIXED in kinds.values():
         advice = "name another --run"
+    elif set(need_consent) <= set(allowed):
+        return
     else:
-        advice = f"name another --run, or go on with --allow-change {','.join(asked)}"
-    width = max(len(str(change)) for change in found)
-    rows = "".join(f"\n  {change!s:<{width}}  {change.kind}" for change in found)
-    raise BadRequest(f"{run} was begun with another recipe:{rows}\n{advice}")
+        advice = f"name another --run, or accept with --allow-change {','.join(need_consent)}"
+    width = max(len(str(change)) for change in differences)
+    rows = "".join(f"\n  {change!s:<{width}}  {change.kind}" for change in differences)
+    raise BadRequest(f"{run} was started with a different recipe:{rows}\n{advice}")

@@ -1,7 +1,7 @@
-"""From a preset, a file and flags to one recipe, with the origin of each value.
+"""Combine defaults, a preset or recipe file, and flags into one recipe, with each value's origin.
 
-Invariants: a later layer wins (default < recipe < flag); a key nobody knows is refused by name,
-place and nearest neighbour; what `show_config` prints is itself a recipe file of the same digest.
+Invariants: a later layer wins (default < recipe < flag). An unknown key is refused with its line
+and the nearest known key. What `show_config` prints is itself a recipe file of the same digest.
 """
 
 from __future__ import annotations
@@ -47,12 +47,20 @@ ALIASES = {
     "base_lr": "lr_base",
     "epoch": "epochs",
 }
-"""Names that timm, torchvision and others use, and ours."""
+"""Names that timm, torchvision and others use, with ours."""
+EXPECTED: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    Mapping[str, str]: "NAME=NAME,...",
+}
+"""What an error says that a key of a type takes."""
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A recipe and, for each key, where its value came from."""
+    """A recipe with the origin of each value."""
 
     recipe: Recipe
     origins: dict[str, str]
@@ -60,41 +68,42 @@ class Resolved:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """What `word` was probably meant to be; several names where they are equally near."""
+    """The known name that a word probably stands for; several, joined by "' or '", where they are
+    equally near; None where nothing is near."""
     plain = word.rsplit(".", 1)[-1].strip("-_ ").replace("-", "_").lower()
     names = list(known)
     if plain in names:
         return plain
     if ALIASES.get(plain) in names:
         return ALIASES[plain]
-    distance = {name: slips(plain, name) for name in names}
-    least = min(distance.values(), default=0)
+    distances = {name: edit_distance(plain, name) for name in names}
+    least = min(distances.values(), default=0)
     if least <= max(1, len(plain) // 3):
-        return "' or '".join(name for name in names if distance[name] == least)
+        return "' or '".join(name for name in names if distances[name] == least)
     longer = [name for name in names if name.startswith(plain) or plain.startswith(name + "_")]
     close = longer or difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
     return close[0] if close else None
 
 
-def slips(word: str, meant: str) -> int:
-    """How many letters are wrong, missing, too many or swapped (the usual edit distance)."""
+def edit_distance(word: str, name: str) -> int:
+    """The number of letters that are wrong, missing, extra or swapped with their neighbour."""
     before: list[int] = []
-    row = list(range(len(meant) + 1))
+    row = list(range(len(name) + 1))
     for i, letter in enumerate(word):
         older, before, row = before, row, [i + 1]
-        for j, other in enumerate(meant):
+        for j, other in enumerate(name):
             cost = min(before[j] + (letter != other), before[j + 1] + 1, row[j] + 1)
-            if i and j and letter == meant[j - 1] and other == word[i - 1]:
+            if i and j and letter == name[j - 1] and other == word[i - 1]:
                 cost = min(cost, older[j - 1] + 1)
             row.append(cost)
     return row[-1]
 
 
-def unknown_key(word: str, where: str, known: Iterable[str]) -> BadRequest:
-    """The refusal of a key nobody knows: names it, its place and the nearest key."""
-    near = nearest(word, known)
+def unknown_key(name: str, origin: str, known: Iterable[str]) -> BadRequest:
+    """The error for an unknown key, with its origin and the nearest known key."""
+    near = nearest(name, known)
     hint = f"did you mean '{near}'?" if near else "'stoker show-config' lists every key"
-    return BadRequest(f"{where}: unknown key '{word}': {hint}")
+    return BadRequest(f"{origin}: unknown key '{name}': {hint}")
 
 
 def preset_names() -> list[str]:
@@ -104,7 +113,8 @@ def preset_names() -> list[str]:
 
 
 def read_recipe(name: str) -> tuple[str, str, str]:
-    """The text of a preset or of a recipe file, how to name it in messages, and a short name."""
+    """The text of a preset or recipe file, its name in messages, and its short name. Raises
+    BadRequest where there is none, or it cannot be read."""
     if name.endswith(".toml"):
         try:
             return Path(name).read_text(encoding="utf-8"), name, Path(name).stem
@@ -112,125 +122,117 @@ def read_recipe(name: str) -> tuple[str, str, str]:
             raise BadRequest(f"cannot read recipe file {name}: {error}") from error
     if name not in preset_names():
         near = nearest(name, preset_names())
-        hint = f"did you mean '{near}'? " if near else ""
-        known = ", ".join(preset_names())
-        raise BadRequest(f"no recipe called '{name}': {hint}presets: {known}; or give a .toml file")
+        hint = f" (did you mean '{near}'?)" if near else ""
+        presets = ", ".join(preset_names())
+        raise BadRequest(f"no recipe called '{name}'{hint}: name a .toml file or one of {presets}")
     preset = resources.files("stoker.recipe") / "presets" / f"{name}.toml"
     return preset.read_text(encoding="utf-8"), f"recipe {name}", name
 
 
-def line_of(text: str, word: str) -> int:
-    """The line on which a TOML text sets a key or opens a table of that name."""
-    setting = re.compile(rf"\s*(\[+\s*)?[\"']?{re.escape(word)}[\"']?\s*(=|\.|\])")
+def line_of(text: str, name: str) -> int:
+    """The number of the line on which a TOML text sets a key or opens a table of that name."""
+    setting = re.compile(rf"\s*(\[+\s*)?[\"']?{re.escape(name)}[\"']?\s*(=|\.|\])")
     for number, line in enumerate(text.splitlines(), 1):
         if setting.match(line):
             return number
     return 1
 
 
-def parse_toml(text: str, where: str) -> dict[str, tuple[Any, str]]:
-    """Each key of a recipe text with its checked value and its `file:line`."""
+def parse_toml(text: str, source: str) -> dict[str, tuple[Any, str]]:
+    """Each key of a recipe text with its value and its origin, `source:line`. Raises BadRequest
+    where the text is not TOML, a key is unknown, or a value is not allowed."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadRequest(f"{where}: not valid TOML: {error}") from error
+        raise BadRequest(f"{source}: not valid TOML: {error}") from error
     values: dict[str, tuple[Any, str]] = {}
-    for word, raw in table.items():
-        place = f"{where}:{line_of(text, word)}"
-        if word not in SPECS:
-            if isinstance(raw, Mapping):
-                inner = next((near for name in raw if (near := nearest(name, SPECS))), None)
-                advice = f"; recipe keys have no sections: write '{inner} = ...'" if inner else ""
-                raise BadRequest(f"{place}: unknown section '[{word}]'{advice}")
-            raise unknown_key(word, place, SPECS)
-        if word == "phases" and isinstance(raw, list):
-            refuse_unknown_phase_keys(raw, text, where)
-        values[word] = (convert(word, raw, place), place)
+    for name, raw in table.items():
+        origin = f"{source}:{line_of(text, name)}"
+        if name in SPECS:
+            phases = name == "phases"
+            value = convert_phases(raw, text, source) if phases else convert(name, raw, origin)
+            values[name] = (value, origin)
+        elif isinstance(raw, Mapping):
+            inner = next((near for key in raw if (near := nearest(key, SPECS))), None)
+            advice = f"; recipe keys have no sections: write '{inner} = ...'" if inner else ""
+            raise BadRequest(f"{origin}: unknown section '[{name}]'{advice}")
+        else:
+            raise unknown_key(name, origin, SPECS)
     return values
 
 
-def refuse_unknown_phase_keys(tables: list[Any], text: str, where: str) -> None:
-    """Name a wrong key of a [[phases]] table with its own line."""
-    known = [spec.name for spec in fields(Phase)]
-    for word in (word for table in tables if isinstance(table, Mapping) for word in table):
-        if word not in known:
-            raise unknown_key(f"phases.{word}", f"{where}:{line_of(text, word)}", known)
-
-
-def convert(name: str, raw: Any, where: str, table: type = Recipe) -> Any:
-    """A TOML value as the type of its key, or a refusal that says what the key takes."""
+def convert(name: str, raw: Any, origin: str, table: type = Recipe) -> Any:
+    """A value of TOML or JSON as the type of its key. Raises BadRequest, which names the origin,
+    where it has another type or is not allowed."""
     kind = types_of(table)[name]
-    value: Any = None
-    if kind in (bool, int, str) and type(raw) is kind:
-        value = raw
-    elif kind is float and type(raw) in (int, float):
-        value = float(raw)
-    elif kind == Mapping[str, str] and isinstance(raw, Mapping):
-        value = dict(raw)
-    elif name == "phases" and isinstance(raw, list):
-        value = tuple(convert_phase(item, where) for item in raw)
-    elif name == "decay_epochs" and isinstance(raw, list):
-        value = tuple(float(item) for item in raw if type(item) in (int, float))
-        value = value if len(value) == len(raw) else None
-    if value is None:
-        wanted = kind.__name__ if isinstance(kind, type) else "a list"
-        raise BadRequest(f"{where}: {name} takes {wanted}, not {raw!r}")
+    value: Any
+    if kind in EXPECTED:
+        value = float(raw) if kind is float and type(raw) is int else raw
+        fits = isinstance(raw, Mapping) if kind == Mapping[str, str] else type(value) is kind
+    else:
+        fits = isinstance(raw, list) and all(type(item) in (int, float) for item in raw)
+        value = tuple(map(float, raw)) if fits else None
+    if not fits:
+        expected = EXPECTED.get(kind, "a list of numbers")
+        raise BadRequest(f"{origin}: {name} must be {expected}, not {raw!r}")
     try:
         check_value(name, value, table)
     except BadRequest as error:
-        raise BadRequest(f"{where}: {error}") from error
+        raise BadRequest(f"{origin}: {error}") from error
     return value
 
 
-def convert_phase(raw: Any, where: str) -> Phase:
-    """One `[[phases]]` table, with the same strictness as the keys above it."""
+def convert_phases(raw: Any, text: str, source: str) -> tuple[Phase, ...]:
+    """The `[[phases]]` tables of a recipe text. Raises BadRequest, which names the line, where a
+    key is unknown or missing, or a value is not a whole number."""
     known = [spec.name for spec in fields(Phase)]
-    if not isinstance(raw, Mapping):
-        raise BadRequest(f"{where}: phases are [[phases]] tables of {', '.join(known)}")
-    missing = [word for word in known if type(raw.get(word)) is not int]
-    if missing:
-        raise BadRequest(f"{where}: each of [[phases]] needs whole numbers for {', '.join(known)}")
-    return Phase(**raw)
+    origin = f"{source}:{line_of(text, 'phases')}"
+    if not isinstance(raw, list) or not all(isinstance(table, Mapping) for table in raw):
+        raise BadRequest(f"{origin}: phases must be [[phases]] tables, not {raw!r}")
+    for name in (name for table in raw for name in table if name not in known):
+        raise unknown_key(f"phases.{name}", f"{source}:{line_of(text, name)}", known)
+    if any(type(table.get(name)) is not int for table in raw for name in known):
+        raise BadRequest(f"{origin}: each of [[phases]] needs whole numbers for {', '.join(known)}")
+    return tuple(Phase(**table) for table in raw)
 
 
 def parse_flag(name: str, text: str, table: type = Recipe) -> Any:
-    """The value of a flag, from the words on the command line."""
-    kind, where = types_of(table)[name], f"--{name.replace('_', '-')}"
+    """The value of a flag from the command line. Raises BadRequest, which names the flag, where
+    the text is not a value of its type or is not allowed."""
+    kind, flag = types_of(table)[name], f"--{name.replace('_', '-')}"
     try:
-        if kind is int:
-            return convert(name, int(text), where, table)
-        if kind is float:
-            return convert(name, float(text), where, table)
-        if name == "decay_epochs":
-            return convert(name, [float(word) for word in text.split(",")], where)
-        if kind == Mapping[str, str]:
-            pairs = (pair.split("=", 1) for pair in text.split(",") if pair)
-            return convert(name, dict(pairs), where, table)
+        raw: Any = text
+        if kind in (int, float):
+            raw = kind(text)
+        elif kind == Mapping[str, str]:
+            raw = dict(pair.split("=", 1) for pair in text.split(",") if pair)
+        elif kind is not str:
+            raw = [float(part) for part in text.split(",")]
     except ValueError as error:
-        kinds = {int: "a whole number", float: "a number", Mapping[str, str]: "NAME=NAME,..."}
-        wanted = kinds.get(kind, "numbers with commas")
-        raise BadRequest(f"{where} takes {wanted}, not {text!r}") from error
-    return convert(name, text, where, table)
+        expected = EXPECTED.get(kind, "numbers separated by commas")
+        raise BadRequest(f"{flag} must be {expected}, not {text!r}") from error
+    return convert(name, raw, flag, table)
 
 
 def resolve(recipe: str | None = None, flags: Mapping[str, Any] | None = None) -> Resolved:
-    """Lay the layers over each other: defaults, then the named recipe, then flags."""
+    """The recipe of defaults, then a preset or recipe file, then flags. Raises BadRequest where one
+    of them is wrong."""
     values: dict[str, Any] = {}
     origins = dict.fromkeys(SPECS, "default")
-    name = "default"
+    short_name = "default"
     if recipe is not None:
-        text, where, name = read_recipe(recipe)
-        for word, (value, place) in parse_toml(text, where).items():
-            values[word], origins[word] = value, place
-    for word, value in (flags or {}).items():
-        if word not in SPECS:
-            raise unknown_key(word, "flag", SPECS)
-        values[word], origins[word] = value, "flag"
-    return Resolved(Recipe(**values), origins, name)
+        text, source, short_name = read_recipe(recipe)
+        for name, (value, origin) in parse_toml(text, source).items():
+            values[name], origins[name] = value, origin
+    for name, value in (flags or {}).items():
+        if name not in SPECS:
+            raise unknown_key(name, "flag", SPECS)
+        values[name], origins[name] = value, "flag"
+    return Resolved(Recipe(**values), origins, short_name)
 
 
 def show_config(resolved: Resolved) -> str:
-    """The recipe as TOML with each value's origin beside it: a recipe file itself."""
+    """The recipe as TOML, each value with its origin in a comment. It is itself a recipe file."""
     lines = []
     for name in SPECS:
         value = dump_value(getattr(resolved.recipe, name))
@@ -239,5 +241,5 @@ def show_config(resolved: Resolved) -> str:
             lines.append(f"{setting:<35} # {resolved.origins[name]}")
     for phase in resolved.recipe.phases:
         lines += ["", f"{'[[phases]]':<35} # {resolved.origins['phases']}"]
-        lines += [f"{word} = {number}" for word, number in dump_value(phase).items()]
+        lines += [f"{name} = {number}" for name, number in dump_value(phase).items()]
     return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
-"""Position is one integer: the number of samples consumed since the run began.
+"""The schedule of a run. A position is one integer: the number of samples since the run began.
 
 Invariants: epoch, step, phase, image size, batch size and learning rate are pure functions of the
-position. Batches run through the ends of epochs; a batch belongs to the phase that holds its first
-sample. At the very end fewer than one batch is left unseen, and `unseen` says how many.
+position. A batch may span the end of an epoch. It belongs to the phase that holds its first sample.
+At the end of the run, fewer samples than a batch may remain unused: `unseen` is their number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stoker.recipe.recipe import Phase, Recipe
 
 @dataclass(frozen=True)
 class Stretch:
-    """A run of equal batches: one phase, from its first batch to its last."""
+    """The batches of one phase: all of the same size."""
 
     first_position: int
     first_step: int
@@ -33,7 +33,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step of a run: which samples it takes and how large they are."""
+    """The batch of one step: which samples it takes, and their image size."""
 
     step: int
     position: int
@@ -47,7 +47,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All batches of a run over a set of `samples` images, or those from some place on."""
+    """All batches of a run over `samples` training images, or those from a position on."""
 
     samples: int
     epochs: int
@@ -55,15 +55,16 @@ class Timeline:
 
     @classmethod
     def of(cls, recipe: Recipe, samples: int, position: int = 0, step: int = 0) -> Timeline:
-        """The batches of a recipe, from where it took over (0: from the beginning)."""
+        """The batches of a recipe from a position on, which is that of `step`. Raises BadRequest
+        where no whole batch fits."""
         phases = recipe.phases or (
             Phase(from_epoch=0, image_size=recipe.image_size, batch_size=recipe.batch_size),
         )
         total = recipe.epochs * samples
         if position and total - position < phases[-1].batch_size:
             raise BadRequest(
-                f"the run is at epoch {position / samples:.2f}: {recipe.epochs} epochs leave less "
-                "than one batch to train; raise --epochs"
+                f"the run is at epoch {position / samples:.2f}, and less than one batch is left of "
+                f"{recipe.epochs} epochs: raise --epochs"
             )
         stretches: list[Stretch] = []
         for phase, following in zip(phases, (*phases[1:], None), strict=True):
@@ -88,16 +89,16 @@ class Timeline:
 
     @property
     def end(self) -> int:
-        """The position after the last whole batch."""
+        """The position after the last batch."""
         return self.stretches[-1].end_position
 
     @property
     def unseen(self) -> int:
-        """Samples of the last epoch that no whole batch is left for."""
+        """The number of samples at the end that do not fill a batch."""
         return self.epochs * self.samples - self.end
 
     def batch_at(self, position: int) -> Batch:
-        """The batch that starts at a position."""
+        """The batch that starts at a position. Raises ValueError where none does."""
         starts = [stretch.first_position for stretch in self.stretches]
         stretch = self.stretches[bisect_right(starts, position) - 1]
         done, rest = divmod(position - stretch.first_position, stretch.batch_size)
@@ -106,14 +107,14 @@ class Timeline:
         return Batch(stretch.first_step + done, position, stretch.batch_size, stretch.image_size)
 
     def batch_of_step(self, step: int) -> Batch:
-        """The batch of a step."""
+        """The batch of a step. Raises ValueError where the timeline has no such step."""
         firsts = [stretch.first_step for stretch in self.stretches]
         stretch = self.stretches[max(bisect_right(firsts, step) - 1, 0)]
         done = step - stretch.first_step
         return self.batch_at(stretch.first_position + done * stretch.batch_size)
 
     def batches(self, position: int | None = None) -> Iterator[Batch]:
-        """The batches from a position (or the very first) to the end of the run."""
+        """The batches from a position (default: the first one) to the end of the run."""
         if position is None:
             position = self.stretches[0].first_position
         while position < self.end:
@@ -123,14 +124,14 @@ class Timeline:
 
 
 def cuts(batch_size: int, parts: int) -> list[int]:
-    """Where a batch is cut into even-sized parts. Cuts fall on even numbers, so that the two
-    samples of a mixing pair are never parted."""
+    """The offsets that cut a batch into parts of nearly equal size, with 0 and the end. The inner
+    ones are even, so that the two samples of a mixing pair stay together."""
     return [2 * (batch_size // 2 * part // parts) for part in range(parts)] + [batch_size]
 
 
 def micro_cuts(share: int, micro_batch: int) -> list[int]:
-    """Where a rank's share is cut into micro-batches of at most `micro_batch` (0: one), rounded
-    down to an even number; the odd image of an odd share rides with the last."""
+    """The offsets that cut a rank's share into micro-batches of at most `micro_batch` images,
+    rounded down to an even number (0: one micro-batch). An odd share adds one image to the last."""
     if not micro_batch:
         return [0, share]
     largest = max(micro_batch // 2 * 2, 2)
@@ -138,7 +139,7 @@ def micro_cuts(share: int, micro_batch: int) -> list[int]:
 
 
 def peak_lr(recipe: Recipe, batch_size: int) -> float:
-    """The highest learning rate for a global batch of this size."""
+    """The peak learning rate for a global batch of this size."""
     if recipe.lr > 0:
         return recipe.lr
     ratio = batch_size / recipe.lr_base_size
@@ -146,9 +147,9 @@ def peak_lr(recipe: Recipe, batch_size: int) -> float:
 
 
 def lr_factor(recipe: Recipe, epoch: float) -> float:
-    """The share of the peak learning rate at a (fractional) epoch."""
+    """The fraction of the peak learning rate at an epoch, which may be fractional."""
     if epoch < recipe.warmup_epochs:
-        # OneCycle starts at 1/25 of the peak, the field's usual value; plain warm-up near zero.
+        # OneCycle usually starts at 1/25 of the peak; other schedules warm up from almost zero.
         low = 0.04 if recipe.scheduler == "onecycle" else 0.001
         return low + (1 - low) * epoch / recipe.warmup_epochs
     floor = recipe.min_lr_ratio
@@ -163,5 +164,5 @@ def lr_factor(recipe: Recipe, epoch: float) -> float:
 
 
 def learning_rate(recipe: Recipe, samples: int, batch: Batch) -> float:
-    """The learning rate of a batch: a function of where it starts and how large it is."""
+    """The learning rate of a batch: a function of its position and its size."""
     return peak_lr(recipe, batch.size) * lr_factor(recipe, batch.position / samples)

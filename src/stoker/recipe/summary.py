@@ -1,5 +1,5 @@
-"""What follows from a recipe on this many ranks, said in one line before step 1, and what looks
-wrong with it. Pure functions of plain numbers.
+"""The line that a run prints before step 1, and warnings about its recipe. Pure functions of plain
+numbers.
 """
 
 from __future__ import annotations
@@ -10,64 +10,69 @@ from itertools import pairwise
 
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline, cuts, micro_cuts, peak_lr
+from stoker.text import plural
 
 
 def derived_line(
     recipe: Recipe, timeline: Timeline, world: int, micro_batch: int | None = None
 ) -> str:
-    """The one line: ranks, micro-batches (the recipe's, or what fitted), learning rate, warm-up."""
-    held = recipe.micro_batch if micro_batch is None else micro_batch
+    """Ranks, micro-batches, learning rate, warm-up and steps in one line. `micro_batch` is the size
+    that fits in memory; None: the recipe's."""
     first = timeline.stretches[0]
     share = max(end - begin for begin, end in pairwise(cuts(first.batch_size, world)))
-    parts = [end - begin for begin, end in pairwise(micro_cuts(share, held))]
-    accumulation, micro = len(parts), max(parts)
-    up_to = "" if first.batch_size == world * micro * accumulation else "up to "
-    ranks = f"{world} rank{'s' if world > 1 else ''}"
-    peaks = [peak_lr(recipe, stretch.batch_size) for stretch in timeline.stretches]
+    offsets = micro_cuts(share, recipe.micro_batch if micro_batch is None else micro_batch)
+    sizes = [end - begin for begin, end in pairwise(offsets)]
+    up_to = "" if first.batch_size == world * max(sizes) * len(sizes) else "up to "
     if recipe.lr > 0:
-        rate = f"LR {recipe.lr:g} as given"
+        rate = f"{recipe.lr:g} (--lr)"
     else:
-        reached = " / ".join(f"{peak:.4g}" for peak in dict.fromkeys(peaks))
-        rate = (
-            f"base LR {recipe.lr_base:g}@{recipe.lr_base_size} {recipe.lr_base_scale}"
-            f" -> peak {reached}"
+        peaks = dict.fromkeys(
+            f"{peak_lr(recipe, stretch.batch_size):.4g}" for stretch in timeline.stretches
         )
-    warm = f"warm-up {recipe.warmup_epochs:g} ep = {warmup_steps(recipe, timeline):,} steps"
+        rate = (
+            f"{' / '.join(peaks)} ({recipe.lr_base:g} for {recipe.lr_base_size} images, "
+            f"{recipe.lr_base_scale})"
+        )
     return (
-        f"global {first.batch_size} = {ranks} x {up_to}{micro} x {accumulation} accum; "
-        f"{rate}; {warm}; {recipe.epochs} ep = {timeline.steps:,} steps"
+        f"global batch {first.batch_size:,} = {plural(world, 'rank')} x "
+        f"{up_to}{plural(max(sizes), 'image')} x {plural(len(sizes), 'micro-batch')}; "
+        f"peak learning rate {rate}; "
+        f"warm-up {recipe.warmup_epochs:g} epochs = "
+        f"{plural(warmup_steps(recipe, timeline), 'step')}; "
+        f"{plural(recipe.epochs, 'epoch')} = {plural(timeline.steps, 'step')}"
     )
 
 
 def warmup_steps(recipe: Recipe, timeline: Timeline) -> int:
-    """Steps that start before the warm-up is over."""
-    left, steps = recipe.warmup_epochs * timeline.samples, 0
+    """The number of steps that start before the end of the learning-rate warm-up."""
+    end, steps = recipe.warmup_epochs * timeline.samples, 0
     for stretch in timeline.stretches:
-        steps += min(
-            max(math.ceil((left - stretch.first_position) / stretch.batch_size), 0), stretch.steps
-        )
+        warm = math.ceil((end - stretch.first_position) / stretch.batch_size)
+        steps += min(max(warm, 0), stretch.steps)
     return steps
 
 
 def warnings(recipe: Recipe, timeline: Timeline) -> list[str]:
-    """What a careful colleague would say before the meter starts."""
-    said = []
+    """Settings of a recipe that are allowed and probably a mistake, a sentence for each."""
+    texts = []
     if recipe.lr > 0:
         sizes = sorted({stretch.batch_size for stretch in timeline.stretches})
         if len(sizes) > 1:
-            said.append(
-                f"one learning rate, {recipe.lr:g}, for batches of {sizes}: the rate per sample "
-                f"changes with the phase; give --lr-base instead of --lr to scale it"
+            texts.append(
+                f"--lr {recipe.lr:g} is the same for batches of {sizes} images: use --lr-base to "
+                "scale the learning rate with the batch size"
             )
         rule = peak_lr(replace(recipe, lr=0.0), sizes[-1])
         if recipe.optimizer == "sgd" and not rule / 4 <= recipe.lr <= rule * 4:
-            said.append(
-                f"--lr {recipe.lr:g} is {max(recipe.lr / rule, rule / recipe.lr):.0f} times off "
-                f"the {recipe.lr_base:g}@{recipe.lr_base_size} rule ({rule:.4g} for batch "
-                f"{sizes[-1]})"
+            factor = max(recipe.lr / rule, rule / recipe.lr)
+            texts.append(
+                f"--lr {recipe.lr:g} is {factor:.0f} times "
+                f"{'larger' if recipe.lr > rule else 'smaller'} than the {rule:.4g} that --lr-base "
+                f"gives for a batch of {sizes[-1]:,} images"
             )
     if timeline.unseen:
-        said.append(
-            f"{timeline.unseen} samples of the last epoch stay unseen: less than one batch is left"
+        texts.append(
+            f"the last {plural(timeline.unseen, 'sample')} of the last epoch will not be used: "
+            "fewer than one batch"
         )
-    return said
+    return texts

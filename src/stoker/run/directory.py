@@ -1,14 +1,14 @@
-"""The run directory: the one door to everything a run leaves behind.
+"""The run directory: the one interface to everything that a run writes.
 
-    run.json                      what is trained on what, and every change that was agreed on
+    run.json                      data set, recipe, and every accepted change of the recipe
     recipe.toml                   the resolved recipe, each value with its origin
-    attempts/0001/rank0.jsonl     events, append-only, a file an attempt and rank
+    attempts/0001/rank0.jsonl     events, append-only, one file per attempt and rank
     checkpoints/000001234/        see survive/checkpoint.py
     last, best                    names of checkpoints
 
-Invariants: events are only ever appended. Readers merge attempts: an attempt that resumed at step
-s replaces everything from step s on, so that each step has exactly one value. A torn last line
-(the writer was killed) is passed over. One process at a time trains a run: it holds the lock.
+Invariants: events are only appended. Readers merge attempts: an attempt that resumed at step s
+replaces everything from step s on, so each step has exactly one value. A torn last line, left by a
+killed writer, is ignored. One process at a time trains a run: the one that holds the lock.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from typing import IO, Any, Protocol, cast
 
 from stoker.commit import UNABLE, open_at_end, write_bytes, write_json
 from stoker.errors import BadRequest, StokerError, is_readable
-from stoker.recipe.changes import Change, changes, refuse_unwanted
+from stoker.recipe.changes import Change, changes, require_consent
 from stoker.recipe.recipe import Recipe
 from stoker.run.events import Event, is_event
+from stoker.text import plural
 
 FORMAT = 1
-"""Of a run directory. Absent from run.json: 1."""
+"""Format number of a run directory. A run.json without one has format 1."""
 
 
-class Described(Protocol):
-    """A set of images, as far as a run must know it."""
+class DatasetIdentity(Protocol):
+    """What a run records of its data set."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -43,19 +44,19 @@ class Described(Protocol):
 
 
 def class_difference(before: list[str], now: list[str]) -> str:
-    """Which classes came and went, in a few words."""
-    gone = [name for name in before if name not in now]
-    new = [name for name in now if name not in before]
+    """The end of an error message: which classes were removed and added. Empty where none were."""
+    removed = [name for name in before if name not in now]
+    added = [name for name in now if name not in before]
     parts = [
-        f"{what} {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
-        for what, names in (("without", gone), ("with new", new))
+        f"{change}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+        for change, names in (("removed", removed), ("added", added))
         if names
     ]
-    return f"; the set has now {len(now)} classes, {', '.join(parts)}" if parts else ""
+    return f"; this set has {plural(len(now), 'class')} ({'; '.join(parts)})" if parts else ""
 
 
 class Run:
-    """A run directory, being written or long finished."""
+    """A run directory, of a run that is under way or finished."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -63,8 +64,8 @@ class Run:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the run was started with. Raises BadRequest where there is no run or a newer version
-        wrote it, StokerError where run.json is damaged."""
+        """The contents of run.json. Raises BadRequest where it is missing or a newer version wrote
+        it, StokerError where it is damaged."""
         file = self.path / "run.json"
         try:
             record: dict[str, Any] = json.loads(file.read_bytes())
@@ -73,7 +74,7 @@ class Run:
         except ValueError as error:
             raise StokerError(f"{file} is damaged: {error}") from error
         if not isinstance(record, dict):
-            raise StokerError(f"{file} is damaged: not a record of a run")
+            raise StokerError(f"{file} is damaged: it is not a JSON object")
         number = record.get("format", 1)
         if not is_readable(self.path, number, FORMAT):
             raise StokerError(f"{file} is damaged: its format is {number!r}")
@@ -84,7 +85,7 @@ class Run:
         return (self.path / "run.json").is_file()
 
     def create(self, record: dict[str, Any], recipe_toml: str) -> None:
-        """Begin a run; nothing happens if it has begun before."""
+        """Write the first files of a run. Does nothing where the run exists."""
         if self.exists:
             return
         self.path.mkdir(parents=True, exist_ok=True)
@@ -93,63 +94,63 @@ class Run:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The recipe in force: the first one, or what was agreed on since."""
+        """The values of the current recipe: the first one, or the newest accepted change."""
         record = self.record
         newest: dict[str, Any] = record["changes"][-1] if record["changes"] else record
         return cast(dict[str, Any], newest["values"])
 
-    def compare(
-        self, recipe: Recipe, dataset: Described, allowed: Collection[str] = ()
+    def recipe_changes(
+        self, recipe: Recipe, dataset: DatasetIdentity, allowed: Collection[str] = ()
     ) -> list[Change]:
-        """How a recipe differs from the one in force; refuses what nobody agreed to, and other
-        images."""
+        """How a recipe differs from the current one. Raises BadRequest where the images are other
+        ones, or a key changed that is fixed, or that needs consent and is not `allowed`."""
         record = self.record
         if record["fingerprint"] != dataset.fingerprint:
             raise BadRequest(
                 f"{self.path} was trained on other images ({record['data']})"
                 f"{class_difference(record['classes'], dataset.classes)}: name another --run"
             )
-        found = changes(self.values, recipe.values())
-        refuse_unwanted(str(self.path), found, allowed)
-        return found
+        differences = changes(self.values, recipe.values())
+        require_consent(str(self.path), differences, allowed)
+        return differences
 
-    def take_over(self, recipe: Recipe, recipe_toml: str, position: int, step: int) -> None:
-        """Another recipe is in force from here on; the earlier ones stay on record."""
+    def change_recipe(self, recipe: Recipe, recipe_toml: str, position: int, step: int) -> None:
+        """Record that a recipe applies from this position on. Earlier recipes stay on record."""
         record = self.record
-        values = {"values": recipe.values(), "digest": recipe.digest()}
-        record["changes"].append({"position": position, "step": step, **values})
+        start = {"position": position, "step": step}
+        record["changes"].append({**start, "values": recipe.values(), "digest": recipe.digest()})
         name = f"recipe-{len(record['changes']) + 1}.toml"
         write_bytes(self.path / name, recipe_toml.encode())
         write_json(self.path / "run.json", record)
 
-    def base(self) -> tuple[int, int]:
-        """Position and step at which the recipe in force took over."""
+    def recipe_start(self) -> tuple[int, int]:
+        """Position and step from which the current recipe applies."""
         changed = self.record["changes"] if self.exists else []
-        newest = changed[-1] if changed else {"position": 0, "step": 0}
-        return newest["position"], newest["step"]
+        return (changed[-1]["position"], changed[-1]["step"]) if changed else (0, 0)
 
     def lock(self, patience_s: float = 10.0) -> None:
-        """Become the one that trains this run, or say who is. The kernel lets go at any death."""
+        """Take the lock of this run; the kernel releases it when the process ends. Raises
+        BadRequest, which names the holder, where another process keeps it for `patience_s`."""
         self.path.mkdir(parents=True, exist_ok=True)
         file = open_at_end(self.path / "lock")
-        give_up = time.monotonic() + patience_s
+        deadline = time.monotonic() + patience_s
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
-                if time.monotonic() > give_up:
+                if time.monotonic() > deadline:
                     file.seek(0)
                     holder = file.read().decode(errors="replace").strip()
                     raise BadRequest(
                         f"{self.path} is being trained by {holder}: "
-                        "stop that first, or name another --run"
+                        "stop that process first, or name another --run"
                     ) from error
                 time.sleep(0.1)
             except OSError as error:
                 if error.errno not in (*UNABLE, errno.ENOLCK):
                     raise
-                break  # a mount without locks: who trains here is the user's care
+                break  # a mount without locks: the user must start one process only
         file.truncate(0)
         file.seek(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -157,7 +158,7 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        """Whether a process of this machine is training the run now."""
+        """Whether a process on this machine holds the lock."""
         try:
             with (self.path / "lock").open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -189,13 +190,13 @@ class Run:
         return self.attempt_path(attempt) / f"rank{rank}.jsonl"
 
     def ranks(self, attempt: int) -> list[int]:
-        """Ranks that left events in an attempt."""
+        """The ranks that wrote events in an attempt."""
         files = self.attempt_path(attempt).glob("rank*.jsonl")
         numbers = (file.stem.removeprefix("rank") for file in files)
         return sorted(int(number) for number in numbers if number.isdecimal())
 
     def attempt_events(self, attempt: int, rank: int = 0) -> Iterator[Event]:
-        """The events of one attempt and rank as they were written."""
+        """The events of one attempt and rank, in the order they were written."""
         try:
             with self.events_path(attempt, rank).open(encoding="utf-8") as file:
                 for line in file:
@@ -209,53 +210,52 @@ class Run:
             return
 
     def start_of(self, attempt: int) -> Event | None:
-        """The event with which rank 0 began an attempt; None if it never came so far."""
+        """The `attempt` event of rank 0; None where the attempt ended before writing it."""
         return next((e for e in self.attempt_events(attempt) if e["kind"] == "attempt"), None)
 
     def starts(self) -> list[Event]:
-        """How each attempt began."""
-        found = (self.start_of(attempt) for attempt in self.attempts())
-        return [start for start in found if start is not None]
+        """The `attempt` event of each attempt that wrote one."""
+        starts = (self.start_of(attempt) for attempt in self.attempts())
+        return [start for start in starts if start is not None]
 
     def events(self, rank: int = 0) -> Iterator[Event]:
-        """All events of all attempts, each with its attempt's number; nothing merged."""
+        """All events of all attempts, each with its attempt's number, not merged."""
         for attempt in self.attempts():
             for event in self.attempt_events(attempt, rank):
                 yield {"attempt": attempt, **event}
 
     def merged(self, kind: str, rank: int = 0) -> list[Event]:
-        """Events of a kind as one run without interruptions would have left them."""
+        """The events of a kind that an uninterrupted run would have written, one per position."""
         kept: dict[int, Event] = {}
         for attempt in self.attempts():
-            # Rank 0 speaks for all: an attempt may have fewer ranks than the one before.
+            # Rank 0 exists in every attempt; this rank may not.
             start = self.start_of(attempt)
             if start is None:
                 continue
-            # What stands at the very position was done before it; a step begins there.
+            # An event at the start position was written before it; a step there comes after it.
             limit = start["position"] - (kind == "step")
-            kept = {place: old for place, old in kept.items() if place <= limit}
+            kept = {position: old for position, old in kept.items() if position <= limit}
             for event in self.attempt_events(attempt, rank):
                 if event["kind"] == kind:
                     kept[event["position"]] = {"attempt": attempt, **event}
-        return [kept[place] for place in sorted(kept)]
+        return [kept[position] for position in sorted(kept)]
 
     def steps(self) -> list[Event]:
-        """One event a step: rank 0's, with loss and accuracy taken over all ranks."""
-        total: dict[int, Event] = {}
+        """One event per step: rank 0's, with `images` and `sums` summed over all ranks."""
+        totals: dict[int, Event] = {}
         for rank in sorted({rank for attempt in self.attempts() for rank in self.ranks(attempt)}):
             for event in self.merged("step", rank):
-                whole = total.setdefault(event["step"], {**event, "images": 0, "sums": [0.0] * 3})
-                whole["images"] += event["images"]
-                whole["sums"] = [a + b for a, b in zip(whole["sums"], event["sums"], strict=True)]
-        return [total[step] for step in sorted(total)]
+                total = totals.setdefault(event["step"], {**event, "images": 0, "sums": [0.0] * 3})
+                total["images"] += event["images"]
+                total["sums"] = [a + b for a, b in zip(total["sums"], event["sums"], strict=True)]
+        return [totals[step] for step in sorted(totals)]
 
     def end(self) -> Event | None:
-        """How the latest attempt ended; None while it runs, or where it was killed."""
-        attempts = self.attempts()
+        """The `end` event of the latest attempt; None while it runs, or where it was killed."""
         last = None
-        for event in self.attempt_events(attempts[-1]) if attempts else ():
-            if event["kind"] == "end":
-                last = event
+        for attempt in self.attempts()[-1:]:
+            for event in self.attempt_events(attempt):
+                last = event if event["kind"] == "end" else last
         return last
 
     @property

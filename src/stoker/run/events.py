@@ -1,7 +1,7 @@
 """Events: one JSON line each, appended to a file of one attempt and rank.
 
-Invariants: events are only ever appended. A listener that raises is dropped, and what a full disk
-does not take is kept in memory until it does: writing an event never ends a run.
+Invariants: events are only appended. Writing one never ends a run: a listener that raises is
+dropped, and events that a full disk refuses stay in memory until it accepts them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,13 @@ Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
 
-def is_event(thing: object) -> bool:
-    """Whether a line of a file that anybody may have touched is an event."""
-    return isinstance(thing, dict) and isinstance(thing.get("kind"), str)
+def is_event(value: object) -> bool:
+    """Whether a parsed line is an event. The file may have been edited."""
+    return isinstance(value, dict) and isinstance(value.get("kind"), str)
 
 
 class Events:
-    """Appends events to one file, and shows each to the listeners.
-
-    A sink can never hurt a run: a listener that raises is dropped, and what a full disk does not
-    take is kept in memory until it does.
-    """
+    """Appends events to one file and passes each to the listeners."""
 
     def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,8 +44,8 @@ class Events:
                 self._listeners.remove(listener)
 
     def flush(self) -> bool:
-        """Hand everything to the operating system: a kill cannot take it back. False if the disk
-        does not take it; the next flush goes on where this one stopped."""
+        """Pass all events to the operating system: they then survive a kill. False where the disk
+        refuses; the next flush continues where this one stopped."""
         try:
             while self._pending:
                 written = os.write(self._file.fileno(), self._pending)
@@ -59,7 +55,7 @@ class Events:
         return True
 
     def sync(self) -> None:
-        """Ask the disk to keep what was flushed through a power cut."""
+        """Sync the flushed events to the disk, so that they survive a power cut."""
         with suppress(OSError):
             os.fsync(self._file.fileno())
 

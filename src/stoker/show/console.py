@@ -1,7 +1,7 @@
-"""What a run says while it goes on: a live bar on a terminal, plain timed lines in a pipe.
+"""The output of a run: a live progress bar on a terminal, timed lines in a pipe or log file.
 
-Invariants: everything shown comes from events, the same that are in the run directory. A pipe gets
-no control characters and, after the first evaluations, at most one line an interval.
+Invariants: everything shown comes from the events that are written to the run directory. A pipe
+gets no control characters and, after the first evaluations, at most one line per interval.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
@@ -20,22 +21,21 @@ from stoker.run.events import Event
 from stoker.text import clock, one_line, plural, wrapped
 
 FREE_LINES = 20
-"""Evaluations that are shown at once in a pipe, before lines are rationed."""
+"""Evaluations that a pipe shows at once, before they wait for the interval."""
 WIDE = 120
-"""Columns of a terminal with room for a longer bar."""
-LESS_IMPORTANT = ("step", "waits", "top1", "rate", "epoch")
-"""Parts of the live line in the order in which a narrow terminal loses them."""
+"""Columns from which a terminal gets a longer bar."""
+LESS_IMPORTANT = ("step", "data", "top1", "rate", "epoch")
+"""Parts of the live line that a narrow terminal leaves out, in this order."""
 RECENT = 50
-"""Steps that the rate and the remaining time are taken from."""
+"""Steps from which the rate and the remaining time are computed."""
 
 
 class EpochProgress:
-    """Running numbers of the epoch under way."""
+    """Sums and means of the current epoch."""
 
     def __init__(self, attempt: Event) -> None:
         self.attempt = attempt
         self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
-        self.epoch = -1
         self.last: Event | None = None
         self.begin_epoch(0)
 
@@ -54,13 +54,13 @@ class EpochProgress:
         self.steps += 1
         self.images += event["images"]
         self.wall_s += wall
-        self.data_s += waited(event)
+        self.data_s += data_seconds(event)
         self.sums = [a + b for a, b in zip(self.sums, event["sums"], strict=True)]
         self.recent.append((wall, event["batch"]))
 
     @property
     def rate(self) -> float:
-        """Images a second over the latest steps, all ranks together."""
+        """Images per second of all ranks over the latest steps."""
         return sum(batch for _, batch in self.recent) / max(sum(w for w, _ in self.recent), 1e-9)
 
     @property
@@ -70,7 +70,7 @@ class EpochProgress:
         return float(left / max(self.rate, 1e-9))
 
     def line(self) -> str:
-        """Epoch, step, time, data time, loss, accuracy, rate, what is left. Now (mean)."""
+        """The latest step, each number with its mean over the epoch in parentheses."""
         event = self.last
         assert event is not None
         images, steps = event["images"], max(self.steps, 1)
@@ -80,7 +80,7 @@ class EpochProgress:
             f"epoch {event['epoch']:.2f}/{self.attempt['epochs']}"
             f"  step {event['step'] + 1:,}/{self.attempt['steps']:,}"
             f"  time {step_seconds(event):.3f} ({self.wall_s / steps:.3f})"
-            f"  data {waited(event):.3f} ({self.data_s / steps:.3f})"
+            f"  data {data_seconds(event):.3f} ({self.data_s / steps:.3f})"
             f"  loss {loss:.3f} ({mean[0]:.3f})"
             f"  top1 {top1:.1%} ({mean[1]:.1%})"
             + (f"  top5 {top5:.1%} ({mean[2]:.1%})" if shows_top5(self.attempt) else "")
@@ -89,29 +89,32 @@ class EpochProgress:
 
 
 def step_seconds(event: Event) -> float:
-    """The time of a step itself: what was saved or evaluated before it is shown apart."""
+    """The seconds of a step, without a save or an evaluation before it."""
     parts: dict[str, float] = event["parts"]
     return sum(seconds for part, seconds in parts.items() if part not in APART)
 
 
-def waited(event: Event) -> float:
-    """How long a step waited for its images."""
+def data_seconds(event: Event) -> float:
+    """The seconds that a step waited for its images."""
     parts: dict[str, float] = event["parts"]
     return sum(parts.get(part, 0.0) for part in WAITING)
 
 
-def begin_lines(event: Event) -> list[str]:
-    """What is said once, before step 1."""
+def start_lines(event: Event) -> list[str]:
+    """The lines before the first step of an attempt."""
     lines = [event["derived"]]
     lines += [f"note: {text}" for text in event["warnings"]]
-    lines += [f"note: checkpoint {name} is torn and was passed over" for name in event["torn"]]
+    lines += [
+        f"note: checkpoint {name} is torn (incomplete or damaged) and was skipped"
+        for name in event["torn"]
+    ]
     if event["position"]:
         lines.append(f"resumed at step {event['step']:,} of {event['steps']:,}")
     return lines
 
 
 def shows_top5(attempt: Event | None) -> bool:
-    """Whether there are so many classes that being among the best five is worth a word."""
+    """Whether there are enough classes for top-5 accuracy to mean something."""
     return attempt is None or attempt.get("classes", 1000) > 5
 
 
@@ -128,7 +131,7 @@ def evaluation_line(event: Event, best: bool, with_top5: bool = True) -> str:
 def end_line(event: Event, run: str) -> str:
     if event["outcome"] == "finished":
         best = f": best top-1 {event['best']:.2%}" if event.get("best", -1) >= 0 else ""
-        return f"finished{best}; stoker explain {run}"
+        return f"finished{best}; for details: stoker explain {run}"
     if event["outcome"] == "interrupted":
         saved = event.get("saved", True)
         return (
@@ -142,84 +145,90 @@ def end_line(event: Event, run: str) -> str:
 
 
 class PlainConsole:
-    """Timed lines for pipes and log files."""
+    """Timed lines for pipes and log files. Called with each event."""
 
     free_lines: float = FREE_LINES
 
-    def __init__(self, run: str, interval_s: float = 30.0, stream: IO[str] | None = None) -> None:
-        self._run, self._interval = run, interval_s
+    def __init__(
+        self,
+        run: str,
+        interval_s: float = 30.0,
+        stream: IO[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run, self._interval, self._clock = run, interval_s, clock
         self._stream = stream or sys.stdout
-        self._said_at = time.monotonic()
+        self._printed_at = clock()
         self._evaluations = 0
         self._best = -1.0
         self._alarms: set[str] = set()
-        """Said since the last save."""
-        self._begun_with: list[str] = []
-        self._tally: EpochProgress | None = None
+        """Printed since the last save."""
+        self._start_lines: list[str] = []
+        self._epoch: EpochProgress | None = None
         self._verdict: list[str] = []
-        self._bound_by = ""
+        self._limit = ""
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         with suppress(OSError):  # a closed pipe must not end a run
             print(text, file=self._stream, flush=True)
-        self._said_at = time.monotonic()
+        self._printed_at = self._clock()
 
     @property
     def due(self) -> bool:
-        return time.monotonic() - self._said_at >= self._interval
+        return self._clock() - self._printed_at >= self._interval
 
     def __call__(self, event: Event) -> None:
         kind = event["kind"]
         if kind == "attempt":
-            self._tally = EpochProgress(event)
+            self._epoch = EpochProgress(event)
             self._best = event.get("best", -1.0)
-            for line in begin_lines(event):
-                # After a roll-back the same process begins again: what is known is not repeated.
-                if line not in self._begun_with:
-                    self.say(line)
-                    self._begun_with.append(line)
-        elif kind == "step" and self._tally:
-            self._tally.add(event)
+            for line in start_lines(event):
+                # A roll-back starts another attempt in this process: known lines are not repeated.
+                if line not in self._start_lines:
+                    self.print(line)
+                    self._start_lines.append(line)
+        elif kind == "step" and self._epoch:
+            self._epoch.add(event)
             if self.due:
-                self.say(self._tally.line())
+                self.print(self._epoch.line())
         elif kind == "evaluation":
             self._evaluation(event)
         elif kind == "save_failed" and (reason := event["reason"]) not in self._alarms:
             self._alarms.add(reason)
-            self.say(f"alarm: {reason}; training goes on, what was saved before is safe")
+            self.print(f"alarm: {reason}; training goes on, what was saved before is safe")
         elif kind == "checkpoint":
             self._alarms.clear()
         elif kind in ("stall", "note") or (kind == "interval" and event["first"]):
-            self.say(event["words"] if kind == "interval" else f"note: {event['words']}")
+            self.print(event["words"] if kind == "interval" else f"note: {event['words']}")
         elif kind == "verdict":
-            self._judged(event)
+            self._print_verdict(event)
         elif kind == "skipped":
-            self.say(f"step {event['step']:,} skipped, as agreed after the roll-back")
+            self.print(f"step {event['step']:,} skipped: its batch had caused a roll-back")
         elif kind == "end":
             if event["outcome"] == "finished" and self._verdict:
-                self.say(self._verdict[0])
-            if event["outcome"] != "refused":  # whoever asked is told why, once, by the verb
-                self.say(end_line(event, self._run))
+                self.print(self._verdict[0])
+            if event["outcome"] != "refused":  # the command itself prints why
+                self.print(end_line(event, self._run))
 
-    def _judged(self, event: Event) -> None:
-        """What binds the run is said in mid-run where it is news."""
-        attempt, self._verdict = self._tally.attempt if self._tally else {}, event["lines"]
-        if event["words"] != self._bound_by and event["step"] < attempt.get("steps", 0):
-            self._bound_by = event["words"]
+    def _print_verdict(self, event: Event) -> None:
+        """Print what limits the run, during the run, where it has changed."""
+        attempt, self._verdict = self._epoch.attempt if self._epoch else {}, event["lines"]
+        if event["words"] != self._limit and event["step"] < attempt.get("steps", 0):
+            self._limit = event["words"]
             for line in self._verdict:
-                self.say(line)
+                self.print(line)
 
     def _evaluation(self, event: Event) -> None:
         top1 = event["top1"] / event["images"]
         best, self._best = top1 > self._best, max(top1, self._best)
         self._evaluations += 1
         if self._evaluations <= self.free_lines or self.due:
-            attempt = self._tally.attempt if self._tally else None
-            self.say(evaluation_line(event, best, shows_top5(attempt)))
+            attempt = self._epoch.attempt if self._epoch else None
+            self.print(evaluation_line(event, best, shows_top5(attempt)))
 
 
 class LiveConsole(PlainConsole):
-    """The same words above a bar that moves."""
+    """The same lines, above a progress bar."""
 
     free_lines = float("inf")
 
@@ -231,43 +240,42 @@ class LiveConsole(PlainConsole):
         self._progress = Progress(*columns, console=self._console, refresh_per_second=2)
         self._bar: TaskID | None = None
 
-    def say(self, text: str) -> None:
-        for part in wrapped(text, self._console.width):
-            self._console.print(part, highlight=False, markup=False, soft_wrap=True)
+    def print(self, text: str) -> None:
+        for line in wrapped(text, self._console.width):
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: Event) -> None:
         kind = event["kind"]
         if kind == "end" and event["outcome"] != "rolled back":
-            self.stop()  # the last word stands below the bar, not above it
+            self.stop()  # the last line comes below the bar, not above it
         super().__call__(event)
         if kind == "attempt":
             if self._bar is None:
                 self._bar = self._progress.add_task("starting", total=event["steps"])
                 self._progress.start()
-        elif kind in ("step", "evaluation") and self._bar is not None and self._tally:
-            if self._tally.last:
-                done = self._tally.last["step"] + 1
-                words = self.short_line()
-                self._progress.update(self._bar, completed=done, description=words)
-        elif kind == "evaluating" and self._bar is not None:
+        elif self._bar is None:
+            return
+        elif kind in ("step", "evaluation") and self._epoch and self._epoch.last:
+            done = self._epoch.last["step"] + 1
+            self._progress.update(self._bar, completed=done, description=self.short_line())
+        elif kind == "evaluating":
             self._progress.update(self._bar, description="evaluating")
 
     def short_line(self) -> str:
-        """The line without the means. Where the terminal is narrow, without its less important
-        parts: the remaining time always stays."""
-        tally = self._tally
-        assert tally is not None and tally.last is not None
-        event, attempt = tally.last, tally.attempt
+        """The latest step without means. A narrow terminal gets fewer parts, always with the loss
+        and the remaining time."""
+        epoch = self._epoch
+        assert epoch is not None and epoch.last is not None
+        event, attempt = epoch.last, epoch.attempt
         loss, top1 = (total / event["images"] for total in event["sums"][:2])
-        waited = tally.data_s / max(tally.wall_s, 1e-9)
         parts = {
             "epoch": f"epoch {event['epoch']:.1f}/{attempt['epochs']}",
             "step": f"step {event['step'] + 1:,}/{attempt['steps']:,}",
             "loss": f"loss {loss:.3f}",
             "top1": f"top1 {top1:.1%}",
-            "rate": f"{tally.rate:,.0f} img/s",
-            "waits": f"waits {waited:.0%}",
-            "eta": f"eta {clock(tally.remaining_s)}",
+            "rate": f"{epoch.rate:,.0f} img/s",
+            "data": f"data wait {epoch.data_s / max(epoch.wall_s, 1e-9):.0%}",
+            "eta": f"eta {clock(epoch.remaining_s)}",
         }
         width = self._console.width - self._bar_width - 1
         for name in LESS_IMPORTANT:
@@ -280,5 +288,5 @@ class LiveConsole(PlainConsole):
 
 
 def console_for(run: str, interval_s: float) -> PlainConsole:
-    """A live bar where somebody watches, plain lines where nobody does."""
+    """A live bar on a terminal, plain lines elsewhere."""
     return LiveConsole(run) if sys.stdout.isatty() else PlainConsole(run, interval_s)

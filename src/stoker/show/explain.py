@@ -125,7 +125,7 @@ def trouble_lines(run: Run) -> list[str]:
     """Roll-backs and stalls: how many, and the latest of each."""
     taken = Remedies(run.path).taken
     stalls = [event["words"] for event in run.events() if event["kind"] == "stall"]
-    lines = [f"{plural(len(taken), 'roll-back')}, the latest: {taken[-1].words()}"] if taken else []
+    lines = [f"{plural(len(taken), 'roll-back')}, the latest: {taken[-1].text()}"] if taken else []
     return lines + ([f"{plural(len(stalls), 'stall')}, the latest: {stalls[-1]}"] if stalls else [])
 
 

@@ -1,1 +1,1 @@
-"""Nothing is lost: checkpoints and orderly stops."""
+"""Survive interruptions: checkpoints, stop requests, stalls and bad numbers."""

@@ -1,14 +1,14 @@
-"""Checkpoints: folders that count only once their marker is there.
+"""One checkpoint: a folder that counts only once its marker exists.
 
     checkpoints/000001234/
-        weights.safetensors     the network, readable by anything
+        weights.safetensors     the model, readable by any program
         ema.safetensors         its moving average, where the recipe keeps one
         state.pt                optimiser and scaler: tensors and plain types only
         manifest.json           position, classes, input, size and hash of each file
         COMMITTED               hash of the manifest: written last
 
-Invariants: nothing is read from a folder without a true marker, and nothing whose hash is not the
-manifest's. No pickle is ever loaded: `weights_only=True` throughout.
+Invariants: nothing is read from a folder whose marker is missing or wrong, and no file whose hash
+differs from the manifest. No pickled code is loaded: `weights_only=True` everywhere.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from stoker.errors import StokerError, is_readable
 from stoker.faults import reach
 
 FORMAT = 1
-"""Of a checkpoint. Absent from manifest.json: 1."""
+"""Format number of a checkpoint. A manifest.json without one has format 1."""
 MARKER = "COMMITTED"
 FILES = ("weights.safetensors", "ema.safetensors", "state.pt")
-PIECE = 1 << 18
+CHUNK = 1 << 18
 Tensors = dict[str, Tensor]
 
 
 @dataclass
 class Snapshot:
-    """A copy of everything that training changes, taken between two steps."""
+    """A copy of all training state, taken between two steps."""
 
     weights: Tensors
     ema: Tensors
     state: dict[str, Any]
-    """Optimiser, scaler: what `torch.save` can write without pickling code."""
+    """Optimiser and scaler: what `torch.save` writes without pickled code."""
     facts: dict[str, Any]
-    """Position, step, best result and what a reader must know to use the weights."""
+    """Position, step, best result, and what a program needs to use the weights."""
     name: str = ""
-    """The checkpoint it was read from."""
+    """The checkpoint that it was read from."""
 
 
-def copied(tree: Any) -> Any:
-    """The same dictionaries and lists with copies, in main memory, of their tensors: what training
-    does next cannot change them."""
+def copy_to_cpu(tree: Any) -> Any:
+    """A copy of nested dictionaries and lists, with all tensors copied to main memory, so that
+    training no longer changes them."""
     if isinstance(tree, Tensor):
         return tree.detach().to("cpu", copy=True)
     if isinstance(tree, dict):
-        return {name: copied(value) for name, value in tree.items()}
-    return [copied(value) for value in tree] if isinstance(tree, list | tuple) else tree
+        return {name: copy_to_cpu(value) for name, value in tree.items()}
+    return [copy_to_cpu(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def contiguous(tensors: Tensors) -> Tensors:
@@ -65,7 +65,8 @@ def contiguous(tensors: Tensors) -> Tensors:
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> int:
-    """Write a checkpoint: files, then the manifest, then the marker. Returns its size."""
+    """Write the files, then the manifest, then the marker. Returns the bytes of the files. Raises
+    OSError where the disk refuses."""
     reach("save:begun")
     if folder.exists():
         shutil.rmtree(folder)
@@ -79,7 +80,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> int:
     files["state.pt"] = buffer.getvalue()
     listed = {}
     for name, data in files.items():
-        write_pieces(folder / name, data)
+        write_chunks(folder / name, data)
         sync(folder / name)
         reach(f"{name}:synced")
         listed[name] = {"bytes": len(data), "sha256": sha256_of(data)}
@@ -89,18 +90,18 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> int:
     return sum(len(data) for data in files.values())
 
 
-def write_pieces(path: Path, data: bytes) -> None:
-    """A large file, piece by piece."""
+def write_chunks(path: Path, data: bytes) -> None:
+    """Write a large file in chunks, each of which is a place for a fault."""
     with path.open("wb") as file:
-        for begin in range(0, len(data), PIECE):
-            file.write(memoryview(data)[begin : begin + PIECE])
+        for begin in range(0, len(data), CHUNK):
+            file.write(memoryview(data)[begin : begin + CHUNK])
             file.flush()
             reach(f"{path.name}:piece")
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint whose marker and file sizes are true; None for any other. Raises
-    NewerFormat where a newer version wrote it."""
+    """The manifest of a checkpoint; None where its marker or the size of a file is wrong. Raises
+    NewerFormat where a newer version wrote it, OSError where it cannot be read."""
     try:
         text = (folder / "manifest.json").read_bytes()
         if (folder / MARKER).read_text() != sha256_of(text):
@@ -109,7 +110,7 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
         if not is_readable(folder, manifest.get("format", 1), FORMAT):
             return None
         for name, listed in manifest["files"].items():
-            # Only our own names: a manifest from elsewhere must not lead out of its folder.
+            # A manifest from elsewhere must not name files outside its folder.
             if name not in FILES or (folder / name).stat().st_size != listed["bytes"]:
                 return None
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -120,8 +121,8 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
 
 
 def read_checkpoint(folder: Path) -> Snapshot:
-    """Read a checkpoint back, every hash checked. Raises NewerFormat where a newer version wrote
-    it, StokerError where it is incomplete or damaged."""
+    """Read a checkpoint and check every hash. Raises NewerFormat where a newer version wrote it,
+    StokerError where it is incomplete or damaged, OSError where it cannot be read."""
     manifest = manifest_of(folder)
     if manifest is None:
         raise StokerError(f"{folder} is not a complete checkpoint")
@@ -129,7 +130,9 @@ def read_checkpoint(folder: Path) -> Snapshot:
     for name, listed in manifest["files"].items():
         data[name] = (folder / name).read_bytes()
         if sha256_of(data[name]) != listed["sha256"]:
-            raise StokerError(f"{folder / name} is damaged: its hash is not the manifest's")
+            raise StokerError(
+                f"{folder / name} is damaged: its hash is not the one in the manifest"
+            )
     ema = load(data["ema.safetensors"]) if "ema.safetensors" in data else {}
     state = torch.load(io.BytesIO(data["state.pt"]), map_location="cpu", weights_only=True)
     return Snapshot(load(data["weights.safetensors"]), ema, state, manifest, folder.name)

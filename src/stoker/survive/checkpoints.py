@@ -1,10 +1,9 @@
-"""The checkpoints of one run: saved in the background, found again, pruned.
+"""The checkpoints of one run: save them in the background, find the newest, prune the old.
 
-Invariants: what counts is never written over, and the newest that reads back whole is never pruned.
-`last` and `best` are names in small files; where they are missing or point at something torn, the
-newest valid folder is found by looking. A folder that does not read back is set aside under the
-name `STEP.torn` (`STEP.diverged` where its numbers are bad), and goes when the run has saved beyond
-it.
+Invariants: a committed checkpoint is never overwritten, and the newest one that reads back is never
+pruned. The files `last` and `best` hold names of checkpoints; where one is missing or wrong, the
+folders themselves are searched. A folder that does not read back is renamed to `STEP.torn`, one
+with bad numbers to `STEP.diverged`; both are removed once the run has saved a later step.
 """
 
 from __future__ import annotations
@@ -33,30 +32,30 @@ from stoker.survive.checkpoint import (
 
 NAME = re.compile(r"\d{9,}(-\d+)?")
 SLOWEST_S = 600.0
-"""A save that takes longer than this is not alive any more."""
+"""A save that takes longer counts as hanging."""
 TORN, DIVERGED = ".torn", ".diverged"
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What one save cost."""
+class SaveResult:
+    """A committed save and its cost."""
 
     name: str
     step: int
     position: int
     best: float | None
-    """The result that made it the best so far, where it did."""
+    """The accuracy, where it is the best so far; else None."""
     bytes: int
     seconds: float
-    """From its beginning to its commit, in the background."""
+    """From the start of the save to its commit, in the background."""
     busy_s: float
-    """Seconds of a core."""
+    """CPU seconds."""
 
 
 def step_and_save(name: str) -> tuple[int, int]:
-    """What a checkpoint's name says: its step, and the how-manieth save of that step it is."""
-    step, _, again = name.partition("-")
-    return int(step), int(again or 1)
+    """The step in a checkpoint's name, and which save of this step it is, counting from 1."""
+    step, _, count = name.partition("-")
+    return int(step), int(count or 1)
 
 
 @dataclass
@@ -65,10 +64,10 @@ class Checkpoints:
 
     run_path: Path
     keep: int = 2
-    finished: list[Saved] = field(default_factory=list)
-    """Saves that have been committed since somebody last looked."""
+    finished: list[SaveResult] = field(default_factory=list)
+    """Committed saves that have not been reported yet."""
     failures: list[StokerError] = field(default_factory=list)
-    """Saves that could not be made since somebody last looked."""
+    """Failed saves that have not been reported yet."""
     _thread: threading.Thread | None = None
 
     @property
@@ -76,15 +75,15 @@ class Checkpoints:
         return self.run_path / "checkpoints"
 
     def names(self) -> list[str]:
-        """All checkpoint folders, newest first, valid or not."""
-        found = (name for name in self._entries() if NAME.fullmatch(name))
-        return sorted(found, key=step_and_save, reverse=True)
+        """The names of all checkpoint folders, newest first, valid or not."""
+        names = (name for name in self._entries() if NAME.fullmatch(name))
+        return sorted(names, key=step_and_save, reverse=True)
 
     def _entries(self) -> list[str]:
         return [item.name for item in self.folder.iterdir()] if self.folder.is_dir() else []
 
     def pointer(self, which: str) -> str | None:
-        """The checkpoint that `last` or `best` names."""
+        """The name in the file `last` or `best`; None where there is no valid one."""
         try:
             name = (self.run_path / which).read_text().strip()
         except (OSError, ValueError):
@@ -92,8 +91,8 @@ class Checkpoints:
         return name if NAME.fullmatch(name) else None
 
     def newest(self) -> tuple[Snapshot | None, list[str]]:
-        """The newest checkpoint that reads back whole, and the names of newer ones that do not.
-        Raises NewerFormat where one of those was written by a newer version: it is not torn."""
+        """The newest checkpoint that reads back, and the names of newer ones that do not. Raises
+        NewerFormat where a newer version wrote one of them, StokerError where the disk fails."""
         torn: list[str] = []
         for name in self.names():
             try:
@@ -104,39 +103,49 @@ class Checkpoints:
                 torn.append(name)
             except OSError as error:
                 raise StokerError(
-                    f"cannot read {self.folder / name}: {error}; try again, or remove that folder "
-                    "to go on from the checkpoint before"
+                    f"cannot read {self.folder / name}: {error}; try again, or remove this folder "
+                    "to resume from the checkpoint before it"
                 ) from error
         return None, torn
 
     def refuse_newer(self) -> None:
-        """Raise NewerFormat where `newest` would. Manifests alone are read, so that every rank can
-        refuse before an attempt begins."""
-        with suppress(OSError):  # `newest` names the folder that cannot be read
+        """Raise NewerFormat where `newest` would. This reads only the manifests, so that every rank
+        can do it before an attempt begins."""
+        with suppress(OSError):  # `newest` raises it, with the name of the folder
             next((name for name in self.names() if manifest_of(self.folder / name)), None)
 
     def recover(self) -> tuple[Snapshot | None, list[str]]:
-        """The same, for the process that will save: torn folders are set aside, and pointers that
-        a kill left behind are mended."""
-        found, torn = self.newest()
+        """Return `newest`, set the torn folders aside, and repair `last` and `best`. Only for the
+        process that saves."""
+        checkpoint, torn = self.newest()
         for name in torn:
             self._set_aside(name)
-        if found and self.pointer("last") != found.name:
-            write_bytes(self.run_path / "last", found.name.encode())
-        if found and found.facts.get("is_best") and self.pointer("best") != found.name:
-            write_bytes(self.run_path / "best", found.name.encode())
-        self._mend_best()
-        return found, torn
+        if checkpoint and self.pointer("last") != checkpoint.name:
+            self._point("last", checkpoint.name)
+        best = self.pointer("best")
+        if checkpoint and checkpoint.facts.get("is_best") and best != checkpoint.name:
+            self._point("best", checkpoint.name)
+        elif best and self._manifest(best) is None:
+            saved = (name for name in self.names() if (self._manifest(name) or {}).get("is_best"))
+            self._point("best", next(saved, None))
+        return checkpoint, torn
+
+    def _point(self, pointer: str, name: str | None) -> None:
+        """Let `last` or `best` name a checkpoint; None: remove the file."""
+        if name is None:
+            (self.run_path / pointer).unlink(missing_ok=True)
+        else:
+            write_bytes(self.run_path / pointer, name.encode())
 
     def save(self, snapshot: Snapshot, *, best: bool = False) -> None:
-        """Save in the background; waits for a save that is still under way."""
+        """Start a save in the background, after waiting for one that is under way."""
         self.join()
         snapshot.facts["is_best"] = best
         self._thread = threading.Thread(target=self._save, args=(snapshot,), name="stoker-save")
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the save under way is committed. A save that failed is raised here."""
+        """Wait until no save is under way. Raises StokerError where a save failed."""
         self.join()
         if self.failures:
             failure = self.failures[-1]
@@ -144,17 +153,18 @@ class Checkpoints:
             raise failure
 
     def join(self, alive: Callable[[], None] = lambda: None) -> None:
-        """Until no save is under way, however it went."""
-        give_up = time.monotonic() + SLOWEST_S
+        """Wait until no save is under way, whether it succeeds or fails. Calls `alive` about once a
+        second, for SLOWEST_S at most."""
+        deadline = time.monotonic() + SLOWEST_S
         while self._thread:
             self._thread.join(1.0)
-            if time.monotonic() < give_up:
+            if time.monotonic() < deadline:
                 alive()
             if not self._thread.is_alive():
                 self._thread = None
 
     def _save(self, snapshot: Snapshot) -> None:
-        """Write, on a full disk once more with room made, and note how it went."""
+        """Write a checkpoint, on a full disk a second time after pruning. Records the outcome."""
         try:
             try:
                 self.finished.append(self._write(snapshot))
@@ -163,87 +173,79 @@ class Checkpoints:
                     raise
                 self._prune(keep=1)
                 self.finished.append(self._write(snapshot))
-        except Exception as error:  # the saving thread has nobody to raise to
+        except Exception as error:  # a thread has no caller: `wait` raises it
             failure = StokerError(f"cannot save a checkpoint in {self.folder}: {error}")
             failure.__cause__ = error
             self.failures.append(failure)
 
-    def _write(self, snapshot: Snapshot) -> Saved:
+    def _write(self, snapshot: Snapshot) -> SaveResult:
         began, busy = time.perf_counter(), time.thread_time()
         step, position = snapshot.facts["step"], snapshot.facts["position"]
         name = self._name_for(step)
         size = write_checkpoint(self.folder / name, snapshot)
-        write_bytes(self.run_path / "last", name.encode())
+        self._point("last", name)
         if snapshot.facts["is_best"]:
-            write_bytes(self.run_path / "best", name.encode())
+            self._point("best", name)
         self._prune(self.keep)
         best = snapshot.facts["best"] if snapshot.facts["is_best"] else None
         seconds, busy_s = time.perf_counter() - began, time.thread_time() - busy
-        return Saved(name, step, position, best, size, seconds, busy_s)
+        return SaveResult(name, step, position, best, size, seconds, busy_s)
 
     def _name_for(self, step: int) -> str:
-        """A name that no committed checkpoint has: what counts is never written over."""
-        name, again = f"{step:09d}", 1
+        """A name for a save of this step that no committed checkpoint has."""
+        name, count = f"{step:09d}", 1
         while self._manifest(name) is not None:
-            again += 1
-            name = f"{step:09d}-{again}"
+            count += 1
+            name = f"{step:09d}-{count}"
         return name
 
     def set_aside_after(self, step: int) -> None:
-        """Set aside what was saved after the steps before this one: it holds bad numbers."""
+        """Set aside the checkpoints of later steps, which hold bad numbers."""
         for name in self.names():
             if step_and_save(name)[0] > step:
                 self._set_aside(name, DIVERGED)
         if not self.recover()[0]:
-            (self.run_path / "last").unlink(missing_ok=True)
+            self._point("last", None)
 
-    def _set_aside(self, name: str, why: str = TORN) -> None:
-        """Give a folder a name under which nobody takes it for a checkpoint."""
-        aside = self.folder / f"{name}{why}"
+    def _set_aside(self, name: str, ending: str = TORN) -> None:
+        """Rename a folder so that it no longer counts as a checkpoint."""
+        aside = self.folder / f"{name}{ending}"
         shutil.rmtree(aside, ignore_errors=True)
         try:
             (self.folder / name).rename(aside)
-        except OSError:  # where nothing can be renamed it stays, without its marker
+        except OSError:  # a mount that cannot rename: without its marker it does not count
             with suppress(OSError):
                 (self.folder / name / MARKER).unlink(missing_ok=True)
 
-    def _mend_best(self) -> None:
-        """Let `best` name the newest that was the best when it was saved, or nothing."""
-        best = self.pointer("best")
-        if best is None or self._manifest(best) is not None:
-            return
-        former = [name for name in self.names() if (self._manifest(name) or {}).get("is_best")]
-        if former:
-            write_bytes(self.run_path / "best", former[0].encode())
-        else:
-            (self.run_path / "best").unlink(missing_ok=True)
-
     def _prune(self, keep: int) -> None:
-        """Remove all but the newest few, the last and the best, and what is torn and overtaken."""
-        for name in self._unwanted(keep):
-            # The marker first: a half-removed folder must not look whole.
+        """Remove old checkpoints, and folders set aside that are older than the newest one."""
+        for name in self._prunable(keep):
+            # The marker first: a folder that is half removed must not count.
             (self.folder / name / MARKER).unlink(missing_ok=True)
             reach("prune:marker")
             shutil.rmtree(self.folder / name)
             reach("prune:folder")
 
     def _manifest(self, name: str) -> dict[str, Any] | None:
-        """The manifest of a checkpoint; nothing is in it where it cannot be read just now, or only
-        by a newer version."""
+        """The manifest of a checkpoint; empty where it cannot be read now, or only by a newer
+        version; None where the folder is not a checkpoint."""
         try:
             return manifest_of(self.folder / name)
         except (OSError, NewerFormat):
             return {}
 
-    def _unwanted(self, keep: int) -> Iterator[str]:
-        valid = [name for name in self.names() if self._manifest(name)]
-        unread = [name for name in self.names() if self._manifest(name) == {}]
+    def _prunable(self, keep: int) -> Iterator[str]:
+        """All folders up to the newest checkpoint, except the `keep` newest, `last`, `best`, and
+        those that cannot be read now."""
+        manifests = {name: self._manifest(name) for name in self.names()}
+        valid = [name for name, manifest in manifests.items() if manifest]
+        unread = [name for name, manifest in manifests.items() if manifest == {}]
         if not valid:
             return
-        # `last` was committed by us; a newer folder may be damaged without looking so.
-        wanted = {*valid[:keep], *unread, self.pointer("last"), self.pointer("best")}
+        # This process committed `last`; a newer folder may have damage that its manifest hides.
+        kept = {*valid[:keep], *unread, self.pointer("last"), self.pointer("best")}
         newest = step_and_save(valid[0])
         for name in self._entries():
             stem = name.removesuffix(TORN).removesuffix(DIVERGED)
-            if name not in wanted and NAME.fullmatch(stem) and step_and_save(stem) <= newest:
+            if name not in kept and NAME.fullmatch(stem) and step_and_save(stem) <= newest:
                 yield name

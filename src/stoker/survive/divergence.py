@@ -1,10 +1,10 @@
-"""Bad numbers: seen before the weights are.
+"""Detect gradients that are not finite, before the weights change, and losses that explode.
 
-Invariants: the norm of the whole batch's gradient is the same number on every rank, so all ranks
-come to the same judgement at the same step without asking each other; a number that is not finite
-on one rank is not finite on any after the exchange. On a GPU the optimiser itself skips such a step
-and the host reads the norm two steps late, when it is there anyway: it never waits for the device.
-Whether the loss explodes is seen from the losses on their way to the log.
+Invariants: after the gradient exchange, the norm of the whole batch's gradient is the same number
+on every rank, so all ranks decide the same at the same step without asking each other. On a GPU the
+optimiser skips a step that is not finite by itself, and the host reads the norm LATE_STEPS steps
+late, when it has arrived: it never waits for the device. An exploding loss is detected from the
+losses on their way to the log.
 """
 
 from __future__ import annotations
@@ -17,62 +17,64 @@ import torch
 from torch import Tensor
 
 LATE_STEPS = 2
-"""How many steps late a GPU's numbers are read."""
+"""Steps after which the norm of a GPU step is read."""
 FAR_ABOVE_CHANCE = 1.5
-"""A loss beyond this many times that of guessing, and at least 1 above it, is not learning."""
+"""A loss above this many times the loss of guessing, and 1 above it, is too high."""
 PATIENCE_STEPS = 20
+"""Steps in a row with such a loss that count as an explosion."""
 
 
 @dataclass(frozen=True)
-class JudgedStep:
-    """What a rank knows of a step of its own when the norm of it is judged, maybe later."""
+class PendingStep:
+    """A step of this rank whose gradient norm is still to be checked."""
 
     step: int
     sums: Tensor
     starved: bool = False
-    """Whether this rank ran out of memory in it."""
+    """Whether this rank ran out of memory in this step."""
 
 
 class Sentinel:
-    """Watches a number a step, without ever waiting for the device."""
+    """Checks the gradient norm of each step, without waiting for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._late = LATE_STEPS if device.type == "cuda" else 0
-        self._waiting: deque[tuple[JudgedStep, Tensor, torch.cuda.Event | None]] = deque()
+        self._pending: deque[tuple[PendingStep, Tensor, torch.cuda.Event | None]] = deque()
 
-    def see(self, seen: JudgedStep, number: Tensor) -> None:
+    def add(self, step: PendingStep, norm: Tensor) -> None:
         event = None
         if self._late:
-            number = number.detach().to("cpu", non_blocking=True)
+            norm = norm.detach().to("cpu", non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        self._waiting.append((seen, number, event))
+        self._pending.append((step, norm, event))
 
-    def bad(self, *, all_of_them: bool = False) -> JudgedStep | None:
-        """The first step whose number is not finite, among those that are old enough."""
-        while self._waiting and (all_of_them or len(self._waiting) > self._late):
-            seen, number, event = self._waiting.popleft()
+    def first_bad(self, *, all_steps: bool = False) -> PendingStep | None:
+        """The next step whose norm is not finite, among those that are old enough to be read, or
+        among all; None where there is none."""
+        while self._pending and (all_steps or len(self._pending) > self._late):
+            step, norm, event = self._pending.popleft()
             if event:
                 event.synchronize()
-            if not math.isfinite(float(number)):
-                return seen
+            if not math.isfinite(float(norm)):
+                return step
         return None
 
 
 @dataclass
 class LossWatch:
-    """Counts the steps on which the loss is far above that of guessing."""
+    """Counts the steps whose loss is far above the loss of guessing."""
 
     chance: float
-    """The loss of guessing: the logarithm of the number of classes. Infinite: nobody watches."""
+    """The loss of guessing: the logarithm of the number of classes. Infinite: no step counts."""
     from_step: int = 0
-    """Earlier steps do not count: the warm-up."""
+    """Earlier steps do not count: the learning-rate warm-up."""
     high: int = 0
-    """Steps in a row with a loss that is far too high."""
+    """Steps in a row with a loss above the limit."""
     streak: int = 0
-    """Those of them that count."""
+    """Those of them from `from_step` on."""
     since: int = 0
-    """The first of them."""
+    """The first step of the row."""
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=50))
 
     def add(self, step: int, loss: float) -> None:

@@ -1,8 +1,8 @@
-"""Before step 1: prove that this run can be saved, and that a fresh process can read it back.
+"""Before step 1, prove that this run can be saved and that another process can read it back.
 
-Invariant: whoever passes has written a checkpoint of full size where the real ones will go, and
-another process, which knows nothing but the folder's name, has read it with every hash right. A
-full disk, a quota or a broken mount ends a run before it has cost anything.
+Invariant: after `rehearse`, a checkpoint of full size was written where the real ones will go, and
+another process, which knows only the folder's path, has read it and found every hash right. So a
+full disk, a quota or a broken mount ends a run before its first step.
 
     python -m stoker.survive.rehearsal      reads the folder named on its standard input
 """
@@ -30,19 +30,19 @@ FOLDER = "rehearsal"
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    """What a full-size checkpoint of this run is like."""
+class RehearsalResult:
+    """The size and cost of a checkpoint of this run."""
 
     bytes: int
     seconds: float
-    """Until it was committed."""
+    """From the start of the save to its commit."""
     busy_s: float
-    """Seconds of a core."""
+    """CPU seconds."""
 
 
 class Reader:
-    """A fresh process that reads a checkpoint back. Started early: importing torch takes seconds,
-    which pass while the network is built."""
+    """A process that reads a checkpoint back. Start it early: it imports torch for seconds, while
+    the model is built."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -56,26 +56,28 @@ class Reader:
         )
 
     def read(self, folder: Path) -> dict[str, int]:
-        """What it found in a checkpoint; raises what it could not read."""
-        found, said = self._process.communicate(f"{folder.absolute()}\n")
+        """The `contents` of a checkpoint. Raises StokerError where the process cannot read it."""
+        output, errors = self._process.communicate(f"{folder.absolute()}\n")
         if self._process.returncode:
-            last = said.strip().splitlines()[-1:] or ["it said nothing"]
+            reason = (errors.strip().splitlines() or ["it ended without a message"])[-1]
             raise StokerError(
-                f"a checkpoint written to {folder.parent} does not read back in another process: "
-                f"{last[0]}"
+                f"a checkpoint in {folder.parent} was written, but another process cannot read it: "
+                f"{reason}"
             )
-        counts: dict[str, int] = json.loads(found)
+        counts: dict[str, int] = json.loads(output)
         return counts
 
     def close(self) -> None:
-        """Nobody needs it any more, read or not."""
+        """End the process, whether or not it has read anything."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()
 
 
-def rehearse(checkpoints: Path, snapshot: Snapshot, reader: Reader, copies: int) -> Rehearsed:
-    """Write, read back elsewhere, make sure of room for `copies` more, remove."""
+def rehearse(checkpoints: Path, snapshot: Snapshot, reader: Reader, copies: int) -> RehearsalResult:
+    """Write a checkpoint, let the reader read it, check that `copies` of it fit, and remove it.
+    Raises BadRequest where the disk refuses or is too small, StokerError where the checkpoint does
+    not read back."""
     folder = checkpoints / FOLDER
     began, busy = time.perf_counter(), time.thread_time()
     try:
@@ -86,22 +88,24 @@ def rehearse(checkpoints: Path, snapshot: Snapshot, reader: Reader, copies: int)
         seconds, busy_s = time.perf_counter() - began, time.thread_time() - busy
         counts = reader.read(folder)
         if counts != contents(snapshot):
-            raise StokerError(f"a checkpoint written to {checkpoints} reads back as {counts}")
-        make_sure_of_room(checkpoints, size * copies)
+            raise StokerError(
+                f"a checkpoint in {checkpoints} reads back as {counts}, not {contents(snapshot)}"
+            )
+        require_space(checkpoints, size * copies)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return Rehearsed(size, seconds, busy_s)
+    return RehearsalResult(size, seconds, busy_s)
 
 
 def contents(snapshot: Snapshot) -> dict[str, int]:
-    """Numbers by which a snapshot is known again."""
+    """Numbers of parameters, step and position: what a snapshot must still have when read back."""
     tensors = {"weights": snapshot.weights, "ema": snapshot.ema}
     counts = {name: sum(t.numel() for t in group.values()) for name, group in tensors.items()}
     return {**counts, "step": snapshot.facts["step"], "position": snapshot.facts["position"]}
 
 
-def make_sure_of_room(folder: Path, needed: int) -> None:
-    """Refuse where the disk, or the quota of whoever runs this, has no room for so many bytes."""
+def require_space(folder: Path, needed: int) -> None:
+    """Raise BadRequest where the disk, or the user's quota, has less than `needed` bytes left."""
     free = shutil.disk_usage(folder).free
     probe = folder / ".room"
     try:
@@ -109,16 +113,17 @@ def make_sure_of_room(folder: Path, needed: int) -> None:
     finally:
         probe.unlink(missing_ok=True)
     if number in (errno.ENOSPC, errno.EDQUOT):
-        limit = "the quota leaves less" if number == errno.EDQUOT else f"{free / 1e6:,.0f} MB free"
+        over_quota = number == errno.EDQUOT
+        left = "the quota leaves less" if over_quota else f"{free / 1e6:,.0f} MB are free"
         raise BadRequest(
-            f"the checkpoints of this run need {needed / 1e6:,.0f} MB in {folder}, {limit}: "
-            "make room, lower --keep-checkpoints, or name another --run"
+            f"the checkpoints of this run need {needed / 1e6:,.0f} MB in {folder}, and {left}: "
+            "free some space, lower --keep-checkpoints, or name another --run"
         )
 
 
 def reserve(path: Path, size: int) -> int:
-    """Ask the file system for so many bytes, unwritten: the one question that a quota answers too.
-    Its error number, 0 where it agrees or has no such call."""
+    """Reserve bytes in a file with fallocate, which quotas count, without writing them. Returns the
+    error number; 0 where it worked, or the file system does not support it."""
     if sys.platform != "linux":
         return 0
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)

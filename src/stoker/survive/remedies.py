@@ -1,12 +1,10 @@
-"""What was done about trouble, on record in the run: the next attempt, and the next machine, do the
-same.
+"""Remedies for trouble, recorded in the run, so that every later attempt applies them as well.
 
-    remedies.json       in the order in which they were taken
-    trouble/STEP/       the evidence, a file a rank
+    remedies.json       the remedies, in the order they were taken
+    trouble/STEP/       the evidence, one file per rank
 
-Invariants: a remedy is plain data; those that change the result count from a position on, so a run
-with remedies is still a pure function of its position. A recipe that was changed since starts with
-a clean sheet of retries.
+Invariants: a remedy is plain data. One that changes the result applies from a position on, so a run
+with remedies is still a pure function of its position. A changed recipe has all its retries again.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ from stoker.survive.trouble import EXPLODING, MEMORY, Trouble
 
 FILE = "remedies.json"
 CUT = 0.5
-"""What a cut leaves of the learning rate."""
+"""The factor by which a cut lowers the learning rate."""
 SMALLEST_MICRO_BATCH = 2
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """skip: the batch at `position` is left out. cut: the learning rate is lower from there on.
-    micro_batch: ranks that held `before` images at once hold `after`."""
+    """skip: the batch at `position` is skipped. cut: the learning rate is lower from `position` on.
+    micro_batch: a rank that trained on `before` images at once trains on `after`."""
 
     kind: str
     position: int
@@ -40,21 +38,21 @@ class Remedy:
     before: int = 0
     after: int = 0
 
-    def words(self) -> str:
+    def text(self) -> str:
         if self.kind == "skip":
-            done = "rolled back, and the batch is left out"
+            action = "rolled back; this batch is skipped"
         elif self.kind == "cut":
-            done = f"rolled back, and the learning rate is {CUT:g} of what it was from here on"
+            action = f"rolled back; the learning rate is multiplied by {CUT:g} from here on"
         else:
-            done = (
-                f"a rank now holds {self.after} images at once, not {self.before}: the global "
-                "batch stays, BatchNorm sees smaller groups"
+            action = (
+                f"a rank now trains on {self.after} images at once, not {self.before}; the global "
+                "batch is unchanged, BatchNorm sees smaller groups"
             )
-        return f"{self.trouble}: {done}"
+        return f"{self.trouble}: {action}"
 
 
 class Remedies:
-    """The remedies of one run."""
+    """The remedies of one run. Raises StokerError where remedies.json is damaged."""
 
     def __init__(self, run_path: Path) -> None:
         self.path = run_path
@@ -69,12 +67,12 @@ class Remedies:
     def skips(self, position: int) -> bool:
         return any(r.kind == "skip" and r.position == position for r in self.taken)
 
-    def rate(self, position: int) -> float:
-        """The share of the recipe's learning rate that is left at a position."""
+    def lr_factor(self, position: int) -> float:
+        """The factor of the recipe's learning rate at a position."""
         return CUT ** sum(r.kind == "cut" and position >= r.position for r in self.taken)
 
     def micro_batch(self, recipe: Recipe) -> int:
-        """Images a rank holds at once, after all that did not fit."""
+        """The number of images a rank trains on at once, after all remedies; 0: its whole share."""
         size = recipe.micro_batch
         for remedy in self.taken:
             if remedy.kind == "micro_batch" and (size == 0 or size >= remedy.before):
@@ -86,41 +84,44 @@ class Remedies:
         trouble: Trouble,
         recipe: Recipe,
         *,
-        at: int,
-        back_to: int,
-        holds: int,
-        blown_up: bool = False,
+        position: int,
+        resume_position: int,
+        micro_batch: int,
+        exploded: bool = False,
     ) -> Remedy:
-        """What to do about trouble in the batch at position `at`, going back to `back_to`, with
-        `holds` images on a rank at once. Refuses where the recipe says stop, or too often. Where
-        the losses had blown up before, no single batch is to blame."""
-        digest, seen = recipe.digest(), str(trouble)
+        """The remedy for trouble in the batch at `position`, where the run resumes at
+        `resume_position` and a rank trained on `micro_batch` images at once. `exploded`: the losses
+        were too high before, so that no single batch is the cause. Raises StokerError where the
+        recipe says stop, the retries are used up, or the smallest micro-batch does not fit."""
+        digest, message = recipe.digest(), str(trouble)
         if trouble.kind == MEMORY:
-            half = max(holds // 2, SMALLEST_MICRO_BATCH)
-            if holds <= SMALLEST_MICRO_BATCH:
-                raise StokerError(f"{seen}: not even {holds} images fit; lower --image-size")
-            return Remedy("micro_batch", at, digest, seen, before=holds, after=half)
-        before = [r for r in self.taken if r.digest == digest and r.kind in ("skip", "cut")]
-        where = f"what was seen is in {self.path / 'trouble' / str(trouble.step)}"
+            if micro_batch <= SMALLEST_MICRO_BATCH:
+                raise StokerError(
+                    f"{message}: not even {micro_batch} images fit at once; lower --image-size"
+                )
+            half = max(micro_batch // 2, SMALLEST_MICRO_BATCH)
+            return Remedy("micro_batch", position, digest, message, before=micro_batch, after=half)
+        retries = sum(r.digest == digest and r.kind in ("skip", "cut") for r in self.taken)
+        evidence = f"evidence in {self.path / 'trouble' / str(trouble.step)}"
         if recipe.on_divergence == "stop":
-            raise StokerError(f"{seen}; {where}")
-        if len(before) >= recipe.divergence_retries:
+            raise StokerError(f"{message}; {evidence}")
+        if retries >= recipe.divergence_retries:
             raise StokerError(
-                f"{seen}, after {len(before)} roll-backs; {where}; "
-                "a lower --lr, --clip-grad or a longer warm-up may help"
+                f"{message}, after {retries} roll-backs; {evidence}; "
+                "try a lower --lr, --clip-grad or a longer warm-up"
             )
-        if trouble.kind == EXPLODING or blown_up or recipe.on_divergence == "cut":
-            return Remedy("cut", back_to, digest, seen)
-        return Remedy("skip", at, digest, seen)
+        if trouble.kind == EXPLODING or exploded or recipe.on_divergence == "cut":
+            return Remedy("cut", resume_position, digest, message)
+        return Remedy("skip", position, digest, message)
 
     def take(self, remedy: Remedy) -> None:
-        """Put a remedy on record."""
+        """Record a remedy."""
         self.taken.append(remedy)
-        write_json(self.path / FILE, [asdict(each) for each in self.taken])
+        write_json(self.path / FILE, [asdict(remedy) for remedy in self.taken])
 
 
 def keep_evidence(run_path: Path, step: int, rank: int, facts: Mapping[str, Any]) -> None:
-    """What a rank saw, for whoever wants to know why."""
+    """Write what a rank knew when the trouble came to trouble/STEP/rankN.json."""
     folder = run_path / "trouble" / str(step)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"rank{rank}.json", dict(facts))

@@ -1,8 +1,8 @@
-"""How often to save: a pure function of what a save costs and how often machines are lost.
+"""How often to save: a pure function of the cost of a save and the rate of interruptions.
 
-Saving every T seconds costs `cost / T` of the time, and an interruption loses T / 2 of work.
-Young's rule makes the sum of both smallest: T = sqrt(2 x cost x time between interruptions).
-Beyond that, saving never takes more than a small share of the run.
+Saving every T seconds costs `cost / T` of the time, and an interruption loses T / 2 of work on
+average. Young's rule minimises the sum: T = sqrt(2 x cost x time between interruptions). Invariant:
+saves never take more than LARGEST_SHARE of the time, unless T would exceed LONGEST_S.
 """
 
 from __future__ import annotations
@@ -10,39 +10,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stoker.text import seconds
+
 LARGEST_SHARE = 0.004
-"""The share of the time that saves may take."""
+"""The largest share of the time that saves may take."""
 SHORTEST_S, LONGEST_S = 15.0, 3600.0
 UNKNOWN_S = 30.0
-"""The first interval of an attempt that has not seen a save yet."""
+"""The interval of an attempt until its first save is measured."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Seconds of work at risk between two saves, and what that costs."""
+    """Seconds between two saves, and what a save costs."""
 
     seconds: float
     cost_s: float
-    """What a save takes away from training."""
+    """Seconds that a save takes from training."""
 
     @property
     def share(self) -> float:
         return min(self.cost_s / self.seconds, 1.0)
 
-    def words(self) -> str:
+    def text(self) -> str:
         return (
-            f"saves every {seconds(self.seconds)}: costs {self.share:.2%} of the time, "
-            f"a lost machine costs {seconds(self.seconds / 2)} of work on average"
+            f"saves every {seconds(self.seconds)}: this takes {self.share:.2%} of the time; a lost "
+            f"machine costs {seconds(self.seconds / 2)} of work on average"
         )
 
 
-def seconds(number: float) -> str:
-    """Seconds as one says them."""
-    return f"{number:.0f} s" if number >= 10 else f"{number:.2g} s"
-
-
 def derive(cost_s: float, hours_between_interruptions: float) -> Interval:
-    """The interval for saves of this cost."""
+    """The interval for saves that take `cost_s`."""
     young = math.sqrt(2 * cost_s * hours_between_interruptions * 3600)
-    wanted = max(young, cost_s / LARGEST_SHARE, SHORTEST_S)
-    return Interval(min(wanted, LONGEST_S), cost_s)
+    return Interval(min(max(young, cost_s / LARGEST_SHARE, SHORTEST_S), LONGEST_S), cost_s)

@@ -1,8 +1,8 @@
-"""Notices that a rented machine is about to be taken away.
+"""Spot notices: the cloud announces that it will take this machine.
 
-Invariants: a provider is a row: what to ask, with which headers, how to read the answer. Questions
-go to the machine's own metadata service and nowhere else: no proxy, no redirect. A service that
-does not answer is asked again later; it never disturbs the run.
+Invariants: a provider is a row of PROVIDERS. Requests go to the machine's own metadata service and
+nowhere else: no proxy, no redirect. A service that does not answer is asked again later; no answer
+can end or delay a run.
 
     AWS     spot/instance-action, 404 until some 120 s before the end (IMDSv2: with a token)
     GCP     instance/preempted, FALSE until some 30 s before the end
@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -28,33 +28,34 @@ from stoker.errors import BadRequest
 from stoker.survive.stopping import StopRequest
 
 ENDPOINT = "STOKER_METADATA_URL"
-"""Where the metadata service answers, if not where all providers have it."""
+"""Environment variable: the URL of the metadata service, for tests."""
 USUAL_ENDPOINT = "http://169.254.169.254"
 TOKEN_PATH, TOKEN_LIFE_S = "/latest/api/token", 21600
 AZURE_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 ANSWER_BYTES = 1 << 16
-PATIENCE_S = 2.0
+TIMEOUT_S = 2.0
 SLOWEST_S = 60.0
-"""How far apart questions get when nobody answers."""
+"""Largest pause between two requests while the service does not answer."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """The machine goes at this time (seconds since 1970)."""
+    """A provider takes this machine at a time, in seconds since 1970. Raises ValueError where the
+    time is not one."""
 
     provider: str
     at: float
 
     def __post_init__(self) -> None:
-        self.words()
+        self.text()
 
-    def words(self) -> str:
+    def text(self) -> str:
         clock = datetime.fromtimestamp(self.at, UTC).strftime("%H:%M:%S UTC")
         return f"spot notice: {self.provider} takes this machine at {clock}"
 
 
 class Service:
-    """The metadata service of this machine."""
+    """The metadata service of this machine. Raises BadRequest where its URL is not one."""
 
     def __init__(self, url: str | None = None) -> None:
         url = url or os.environ.get(ENDPOINT, USUAL_ENDPOINT)
@@ -64,12 +65,12 @@ class Service:
         except ValueError:
             self._host = ""
         if not self._host or parts.scheme != "http":
-            raise BadRequest(f"{ENDPOINT} must look like {USUAL_ENDPOINT}, not {url!r}")
+            raise BadRequest(f"{ENDPOINT} must be a URL like {USUAL_ENDPOINT}, not {url!r}")
         self._token = ""
 
     def ask(self, path: str, headers: Mapping[str, str], method: str = "GET") -> tuple[int, str]:
-        """Status and text of an answer; OSError or HTTPException where there is none."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=PATIENCE_S)
+        """The status and text of an answer. Raises OSError or HTTPException where there is none."""
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         try:
             connection.request(method, path, headers=dict(headers))
             answer = connection.getresponse()
@@ -78,7 +79,7 @@ class Service:
             connection.close()
 
     def ask_with_token(self, path: str) -> tuple[int, str]:
-        """The same for AWS, which wants a token and forgets it now and then."""
+        """`ask` with the token that AWS requires, and may let expire at any time."""
         if not self._token:
             life = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_LIFE_S)}
             status, self._token = self.ask(TOKEN_PATH, life, "PUT")
@@ -98,8 +99,8 @@ def aws(service: Service) -> float | None:
     status, text = service.ask_with_token("/latest/meta-data/spot/instance-action")
     if status != 200:
         return None
-    told = datetime.strptime(json.loads(text)["time"], "%Y-%m-%dT%H:%M:%SZ")
-    return told.replace(tzinfo=UTC).timestamp()
+    end = datetime.strptime(json.loads(text)["time"], "%Y-%m-%dT%H:%M:%SZ")
+    return end.replace(tzinfo=UTC).timestamp()
 
 
 def gcp(service: Service) -> float | None:
@@ -113,21 +114,23 @@ def azure(service: Service) -> float | None:
     status, text = service.ask("/metadata/scheduledevents?api-version=2020-07-01", headers)
     if status != 200:
         return None
-    ours = [e for e in json.loads(text)["Events"] if e["EventType"] in ("Preempt", "Terminate")]
-    if not ours:
+    ends = [e for e in json.loads(text)["Events"] if e["EventType"] in ("Preempt", "Terminate")]
+    if not ends:
         return None
-    # The list is that of a whole group of machines.
+    # The list covers a whole group of machines; without our own name, every event counts.
     status, name = service.ask(AZURE_NAME, headers)
-    ends = [e for e in ours if status != 200 or name.strip() in e.get("Resources", [name.strip()])]
-    times = [parsedate_to_datetime(e["NotBefore"]).timestamp() for e in ends if e.get("NotBefore")]
-    return min(times) if times else time.time() + 30 if ends else None
+    name = name.strip()
+    ours = [e for e in ends if status != 200 or name in e.get("Resources", [name])]
+    times = [parsedate_to_datetime(e["NotBefore"]).timestamp() for e in ours if e.get("NotBefore")]
+    return min(times) if times else time.time() + 30 if ours else None
 
 
 @dataclass(frozen=True)
 class Provider:
-    """Who to ask, how often, and how much time is left then."""
+    """How to ask a provider, how often, and how long before the end its notice comes."""
 
-    look: Callable[[Service], float | None]
+    end_time: Callable[[Service], float | None]
+    """When the machine ends, in seconds since 1970; None without a notice."""
     every_s: float
     warning_s: float
 
@@ -138,52 +141,48 @@ PROVIDERS = {
     "azure": Provider(azure, 1.0, 30.0),
 }
 
-NAME_PLATES = {
+DMI_ENTRIES = {
     "aws": ("sys_vendor", "Amazon EC2"),
     "gcp": ("product_name", "Google Compute Engine"),
     "azure": ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"),
 }
-"""What a provider's machines say of themselves, without asking anybody."""
+"""File and text by which a provider's machine is recognised, without any request."""
 
 
-def provider_here(wanted: str, plates: Path = Path("/sys/class/dmi/id")) -> str | None:
-    """The provider to watch: the one named, or the one whose machine this is."""
-    if wanted != "auto":
-        return None if wanted == "off" else wanted
-    for name, (file, says) in NAME_PLATES.items():
-        try:
-            if (plates / file).read_text().strip() == says:
+def provider_here(setting: str, dmi: Path = Path("/sys/class/dmi/id")) -> str | None:
+    """The provider to watch by the recipe's `spot_notice`: the one that it names, or with auto the
+    one that this machine belongs to; None for none."""
+    if setting != "auto":
+        return None if setting == "off" else setting
+    for name, (file, text) in DMI_ENTRIES.items():
+        with suppress(OSError):
+            if (dmi / file).read_text().strip() == text:
                 return name
-        except OSError:
-            continue
     return None
 
 
 @contextmanager
-def watching(wanted: str, stop: StopRequest) -> Iterator[None]:
-    """Watch for a notice, where there is a provider to ask, until the block ends. A notice requests
+def watching(setting: str, stop: StopRequest) -> Iterator[None]:
+    """Until the block ends, watch for a notice, where there is a provider to ask. A notice requests
     a stop."""
-    provider = provider_here(wanted)
-    if provider is None:
+    provider = provider_here(setting)
+    with ExitStack() as leaving:
+        if provider:
+            watch = NoticeWatch(provider, Service(), stop)
+            leaving.callback(watch.close)
+            watch.begin()
         yield
-        return
-    watch = NoticeWatch(provider, Service(), stop)
-    watch.begin()
-    try:
-        yield
-    finally:
-        watch.close()
 
 
 @dataclass
 class NoticeWatch:
-    """Asks a provider now and then, in a thread of its own, until it says that the end is near."""
+    """Asks a provider at intervals, in its own thread, until there is a notice."""
 
     name: str
     service: Service
     stop: StopRequest
-    silent: int = 0
-    """Questions in a row that were not answered."""
+    failures: int = 0
+    """Requests in a row without a valid answer."""
     _over: threading.Event = field(default_factory=threading.Event)
 
     def begin(self) -> None:
@@ -193,15 +192,15 @@ class NoticeWatch:
         self._over.set()
 
     def look(self) -> Notice | None:
-        """Ask once."""
+        """Ask once. The notice; None where there is none, or no valid answer."""
         try:
-            at = PROVIDERS[self.name].look(self.service)
+            at = PROVIDERS[self.name].end_time(self.service)
             notice = None if at is None else Notice(self.name, at)
-        except Exception:  # whatever a service may answer, the next question is asked
-            self.silent += 1
+        except Exception:  # a service may answer anything; it is asked again
+            self.failures += 1
             self.service.forget_token()
             return None
-        self.silent = 0
+        self.failures = 0
         return notice
 
     def _watch(self) -> None:
@@ -210,8 +209,10 @@ class NoticeWatch:
         while not self._over.wait(pause):
             notice = self.look()
             if notice:
-                self.stop.request(notice.words())
+                self.stop.request(notice.text())
                 return
-            if self.silent == 3:
-                self.stop.notes.append(f"nobody answers for {self.name}: no spot notices")
-            pause = min(every * 2 ** min(max(self.silent - 3, 0), 10), SLOWEST_S)
+            if self.failures == 3:
+                self.stop.notes.append(
+                    f"the metadata service of {self.name} does not answer: no spot notices for now"
+                )
+            pause = min(every * 2 ** min(max(self.failures - 3, 0), 10), SLOWEST_S)

@@ -1,4 +1,4 @@
-"""Trouble that ends an attempt: all ranks have seen it, or agreed on it, at the same step."""
+"""Trouble that ends an attempt, raised by all ranks at the same step."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ NOT_FINITE, EXPLODING, MEMORY = "not finite", "exploding", "out of memory"
 
 
 class Trouble(Exception):
-    """All ranks have agreed that training cannot go on from here."""
+    """All ranks agree that training cannot continue from this step."""
 
-    def __init__(self, kind: str, step: int, seen: str, since: int | None = None) -> None:
-        super().__init__(f"{kind} at step {step}: {seen}")
-        self.kind, self.step, self.seen = kind, step, seen
+    def __init__(self, kind: str, step: int, detail: str, since: int | None = None) -> None:
+        super().__init__(f"{kind} at step {step}: {detail}")
+        self.kind, self.step = kind, step
         self.since = step if since is None else since
-        """The first step that was bad: nothing saved after it is good."""
+        """The first bad step: a checkpoint saved after it is bad, too."""

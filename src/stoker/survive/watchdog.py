@@ -1,9 +1,9 @@
-"""A run that stands still says so, and where each rank stands.
+"""The watchdog: report a run that makes no progress, and where each rank is.
 
-Invariants: a thread of its own watches; it needs neither the main thread nor the network. No step
-for five times the usual, and at least `after_s`, is a stall: every rank then leaves its phase,
-step, sample numbers and Python stacks in the run, and the one that is furthest behind is named.
-Much later still the process gives up, so that nobody pays for a machine that stands still.
+Invariants: it runs in its own thread and needs neither the main thread nor the link. No step for
+TIMES_USUAL times the median step, and at least `after_s`, is a stall. Every rank then writes its
+phase, step, sample numbers and Python stacks to the run, and the rank that is furthest behind is
+named. After GIVE_UP_AFTER stalls the process ends, so that a stuck machine costs nothing more.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from typing import Any
 
 TIMES_USUAL = 5
 FIRST_STEP_S = 600.0
-"""What the first step may take: kernels are chosen, networks compiled."""
+"""Time allowed for the first step, in which kernels are chosen and the model is compiled."""
 GATHER_S = 2.0
-"""How long the others have to say where they stand."""
+"""Time for the other ranks to write where they are."""
 GIVE_UP_AFTER = 5
-"""Stalls in a row after which a process gives up."""
+"""Stalls in a row after which the process ends."""
 POLL_S = 0.2
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a rank stands."""
+    """Where a rank is. The fields are those of stall-rankN.json."""
 
     rank: int
     host: str
     step: int
     phase: str
     place: int
-    """How far into a step the phase is."""
+    """The number of the phase within a step."""
     seconds: float
     samples: list[int] = field(default_factory=list)
     stacks: dict[str, list[str]] = field(default_factory=dict)
@@ -51,22 +51,22 @@ class Standing:
         return self.step, self.place
 
 
-def odd_one_out(standings: Sequence[Standing], world: int) -> str:
-    """Who holds the others up, in one line. Pure."""
-    silent = sorted(set(range(world)) - {standing.rank for standing in standings})
-    if silent:
-        names = ", ".join(f"rank {rank}" for rank in silent)
-        return f"{names} left no sign: the machine is lost, or the process is stopped"
+def describe_stall(standings: Sequence[Standing], world: int) -> str:
+    """One line about the ranks that the others wait for. Pure."""
+    missing = sorted(set(range(world)) - {standing.rank for standing in standings})
+    if missing:
+        names = ", ".join(f"rank {rank}" for rank in missing)
+        return f"{names} did not report: the machine is lost, or the process is stopped"
     behind = min(standings, key=lambda standing: standing.progress)
     first = f"rank {behind.rank} on {behind.host} is in '{behind.phase}' of step {behind.step}"
-    if len({standing.progress for standing in standings}) == 1:
-        return f"every rank is there: {first}" if world > 1 else first
     others = sorted({s.phase for s in standings if s.progress != behind.progress})
-    return f"{first}; the others are further, in {', '.join(others)}"
+    if others:
+        return f"{first}; the others are ahead, in {', '.join(others)}"
+    return f"{first}, and so are all other ranks" if world > 1 else first
 
 
 def stacks() -> dict[str, list[str]]:
-    """What every thread of this process is doing."""
+    """The Python stack of every thread of this process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return {
         f"{names.get(ident, '?')} {ident}": traceback.format_stack(frame)
@@ -75,7 +75,8 @@ def stacks() -> dict[str, list[str]]:
 
 
 def bounded(function: Callable[[], object], seconds: float = 2.0) -> None:
-    """Do something that may never end, as on a disk that hangs, for so long at most."""
+    """Call a function in a thread and wait for so long at most: a disk may hang for ever. Its
+    exceptions are ignored."""
 
     def attempt() -> None:
         with suppress(Exception):
@@ -87,7 +88,7 @@ def bounded(function: Callable[[], object], seconds: float = 2.0) -> None:
 
 
 class Watchdog:
-    """Watches one rank."""
+    """Watches one rank: the main thread calls `beat` after each step."""
 
     def __init__(
         self,
@@ -96,41 +97,42 @@ class Watchdog:
         world: int,
         *,
         after_s: float,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         give_up: Callable[[str], None],
         patience: int = GIVE_UP_AFTER,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._standing, self._folder, self._world = standing, folder, world
-        self._after, self._say, self._give_up = after_s, say, give_up
-        self._patience = patience
+        self._after, self._print, self._give_up = after_s, report, give_up
+        self._patience, self._clock = patience, clock
         self._paces: deque[float] = deque(maxlen=50)
-        self._beat = time.monotonic()
+        self._beat = self._clock()
         self._beats = 0
         self._over = threading.Event()
-        self.seen: list[str] = []
-        """Stalls since somebody last looked."""
+        self.stalls: list[str] = []
+        """Descriptions of stalls that are not in the events yet."""
 
     def begin(self) -> None:
-        self._beat = time.monotonic()
+        self._beat = self._clock()
         threading.Thread(target=self._watch, name="stoker-watchdog", daemon=True).start()
 
     def close(self) -> None:
         self._over.set()
 
     def touch(self) -> None:
-        """The main thread is alive, in the middle of something that takes its time."""
-        self._beat = time.monotonic()
+        """Note that the main thread is alive, in work that takes longer than a step."""
+        self._beat = self._clock()
 
     def beat(self) -> None:
-        """The main thread is alive and between two pieces of work."""
-        now = time.monotonic()
+        """Note that the main thread has finished a step."""
+        now = self._clock()
         if self._beats:
             self._paces.append(now - self._beat)
         self._beat, self._beats = now, self._beats + 1
 
     @property
     def limit_s(self) -> float:
-        """How long without a beat is a stall."""
+        """Seconds without a beat that are a stall."""
         if self._beats < 2:
             return max(self._after, FIRST_STEP_S)
         return max(self._after, TIMES_USUAL * statistics.median(list(self._paces)))
@@ -138,42 +140,43 @@ class Watchdog:
     def _watch(self) -> None:
         reported = 0
         while not self._over.wait(POLL_S):
-            still = time.monotonic() - self._beat
+            still = self._clock() - self._beat
             if still < self.limit_s:
                 reported = 0
             elif still > self.limit_s * (reported + 1):
                 reported += 1
                 try:
-                    words = self._report(still)
-                except Exception as error:  # a full disk, say: to give up matters more
-                    words = f"no step for {still:.0f} s ({error})"
-                # To gather words takes a while, in which a step may have come.
-                came = self._over.is_set() or time.monotonic() - self._beat < still
-                if reported >= self._patience and not came:
-                    self._give_up(words)
+                    message = self._report(still)
+                except Exception as error:  # such as a full disk: giving up matters more
+                    message = f"no step for {still:.0f} s ({error})"
+                # The report takes a while, in which a step may have ended.
+                moved = self._over.is_set() or self._clock() - self._beat < still
+                if reported >= self._patience and not moved:
+                    self._give_up(message)
 
     def _report(self, still_s: float) -> str:
-        """Leave word of this rank's standing; name the odd one of all that did."""
+        """Write where this rank is, gather the other ranks, and return a line about all of them."""
         own = self._standing(still_s)
         path = self._folder / f"stall-rank{own.rank}.json"
         bounded(lambda: path.write_text(json.dumps(asdict(own))))
         self._over.wait(GATHER_S)
-        found = {own.rank: own}
-        bounded(lambda: found.update(self._gather(own)))
-        words = f"no step for {still_s:.0f} s: {odd_one_out(list(found.values()), self._world)}"
-        self.seen.append(words)
-        if own.rank == 0 or self._world == 1:
-            self._say(f"{words}; stacks in {self._folder}")
-        return words
+        standings = {own.rank: own}
+        bounded(lambda: standings.update(self._gather(own)))
+        ranks = describe_stall(list(standings.values()), self._world)
+        message = f"no step for {still_s:.0f} s: {ranks}"
+        self.stalls.append(message)
+        if own.rank == 0:
+            self._print(f"{message}; stacks in {self._folder}")
+        return message
 
     def _gather(self, own: Standing) -> dict[int, Standing]:
-        """Where the ranks stand that have said so lately."""
-        found = {}
+        """Where the ranks are, by the files that they wrote lately."""
+        standings = {}
         for path in sorted(self._folder.glob("stall-rank*.json")):
             try:
-                said: dict[str, Any] = json.loads(path.read_text())
+                facts: dict[str, Any] = json.loads(path.read_text())
             except (OSError, ValueError):
                 continue
-            if said["time"] > own.time - self.limit_s / 2:
-                found[said["rank"]] = Standing(**said)
-        return found
+            if facts["time"] > own.time - self.limit_s / 2:
+                standings[facts["rank"]] = Standing(**facts)
+        return standings

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stoker.recipe.recipe import Recipe
-from stoker.survive.checkpoint import Snapshot, copied
+from stoker.survive.checkpoint import Snapshot, copy_to_cpu
 from stoker.train.optim import MovingAverage, build_optimizer
 
 
@@ -50,10 +50,10 @@ class TrainState:
     def snapshot(self, facts: dict[str, Any]) -> Snapshot:
         """A copy of the state, with the facts that a reader needs to use it."""
         return Snapshot(
-            weights=copied(self.model.state_dict()),
-            ema=copied(self.ema.model.state_dict()) if self.ema else {},
+            weights=copy_to_cpu(self.model.state_dict()),
+            ema=copy_to_cpu(self.ema.model.state_dict()) if self.ema else {},
             state={
-                "optimizer": copied(self.optimizer.state_dict()),
+                "optimizer": copy_to_cpu(self.optimizer.state_dict()),
                 "scaler": self.scaler.state_dict(),
             },
             facts={

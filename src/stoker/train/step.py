@@ -28,7 +28,7 @@ from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch, Timeline, cuts, learning_rate, micro_cuts
-from stoker.survive.divergence import JudgedStep, Sentinel
+from stoker.survive.divergence import PendingStep, Sentinel
 from stoker.survive.remedies import Remedies
 from stoker.survive.trouble import MEMORY, NOT_FINITE, Trouble
 from stoker.train.device import seed_device
@@ -75,7 +75,7 @@ class Step:
             self.ranks.device, seed_of(self.recipe.seed, batch.position, self.ranks.rank, "dropout")
         )
         rate = learning_rate(self.recipe, self.timeline.samples, batch)
-        set_learning_rate(state.optimizer, rate * self.remedies.rate(batch.position))
+        set_learning_rate(state.optimizer, rate * self.remedies.lr_factor(batch.position))
         state.optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
         out_of_memory = False
@@ -90,7 +90,7 @@ class Step:
                 self.poison_gradient(batch.image_size)
                 break
         with self.spans("optimiser"):
-            sums[3] = self.update(JudgedStep(batch.step, sums, out_of_memory))
+            sums[3] = self.update(PendingStep(batch.step, sums, out_of_memory))
         state.position, state.step = batch.end, batch.step + 1
         return sums
 
@@ -150,7 +150,7 @@ class Step:
         blank = blank_images(image_size, self.ranks.device)
         (self.ddp(blank).sum() * float("nan")).backward()
 
-    def update(self, step: JudgedStep) -> Tensor:
+    def update(self, step: PendingStep) -> Tensor:
         """Update the weights, then their moving average; the norm of the gradient. Raises Trouble,
         before the weights change, if the gradient is not finite."""
         state = self.state
@@ -158,8 +158,8 @@ class Step:
         params = [p for p in state.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
         if self.guards:
-            self.sentinel.see(step, norm)
-            self.raise_agreed_trouble(self.sentinel.bad())
+            self.sentinel.add(step, norm)
+            self.raise_agreed_trouble(self.sentinel.first_bad())
         if self.recipe.clip_grad:
             nn.utils.clip_grads_with_norm_(params, self.recipe.clip_grad, norm)
         if self.guards and self.ranks.device.type == "cuda":
@@ -177,7 +177,7 @@ class Step:
         skips the step, and the losses show whether that continues."""
         return not self.state.scaler.is_enabled()
 
-    def raise_agreed_trouble(self, bad: JudgedStep | None) -> None:
+    def raise_agreed_trouble(self, bad: PendingStep | None) -> None:
         """Raise Trouble about a bad step, with the same cause on every rank."""
         if bad is None:
             return

@@ -239,12 +239,15 @@ def test_amp_alone_is_bf16(words: list[str], amp: str) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--epochs", "3.5"], "--epochs takes a whole number, not '3.5'"),
-        (["--epochs", ""], "--epochs takes a whole number, not ''"),
-        (["--lr", "fast"], "--lr takes a number, not 'fast'"),
+        (["--epochs", "3.5"], "--epochs must be a whole number, not '3.5'"),
+        (["--epochs", ""], "--epochs must be a whole number, not ''"),
+        (["--lr", "fast"], "--lr must be a number, not 'fast'"),
         (["--lr", "-0.1"], "--lr: lr must be at least 0"),
         (["--lr", "inf"], "finite"),
-        (["--decay-epochs", "3;6"], "--decay-epochs takes numbers with commas, not '3;6'"),
+        (
+            ["--decay-epochs", "3;6"],
+            "--decay-epochs must be numbers separated by commas, not '3;6'",
+        ),
         (["--crop", "circle"], "crop takes one of resized, pad, centre, not 'circle'"),
         (["--momentum", "1.5"], "momentum must be at most 0.9999"),
         (["--crop-scale", "0"], "crop_scale must be above 0"),
@@ -276,5 +279,5 @@ def test_a_key_of_recipe_files_is_told_from_a_flag(name: str) -> None:
     flag = f"--{name.replace('_', '-')}"
     assert flag not in FLAGS
     assert name in (TRAIN.epilog or "")
-    with pytest.raises(BadRequest, match=rf"'{flag}' is no flag: write {name} = "):
+    with pytest.raises(BadRequest, match=rf"'{flag}' is not a flag: set {name} = "):
         TRAIN.parse(["photos", flag, "1"])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import stoker
+from golden import check_golden
 from measured import held, measured
 from stoker.cli import VERBS, main
 from stoker.errors import BAD_REQUEST, FINISHED
@@ -232,3 +233,36 @@ def test_a_mistake_leaves_nothing_behind(desk: Path) -> None:
         if words.startswith(("train", "pack")):
             main(words.split())
     assert sorted(desk.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", ["", "train", "train all"])
+def test_help_golden(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The help on a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    if words:
+        with pytest.raises(SystemExit):
+            main(["train", "--help-all" if words.endswith("all") else "--help"])
+    else:
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    check_golden(f"help_{words.replace(' ', '_') or 'stoker'}", lines)
+
+
+def test_mistakes_golden(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The answers of the parser; those of the verbs are in the golden files of their rooms."""
+    for words in (
+        "trian x",
+        "xyzzy",
+        "train x --epochz 3",
+        "train x --xyzzyplugh",
+        "train x more",
+        "train x --phases 3",
+        "train",
+        "verify x --thraeds 2",
+        "show-config empty --epochs 3",
+    ):
+        assert main(words.split()) == BAD_REQUEST
+    check_golden("cli_mistakes", capsys.readouterr().err.splitlines())

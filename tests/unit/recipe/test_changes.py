@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import BadRequest
-from stoker.recipe.changes import CONSENT, FIXED, HARMLESS, Change, changes, refuse_unwanted
+from stoker.recipe.changes import CONSENT, FIXED, HARMLESS, Change, changes, require_consent
 from stoker.recipe.recipe import SPECS, Phase, Recipe, dump_value
 
 OTHER: dict[str, Any] = {
@@ -120,7 +120,7 @@ class TestChanges:
 
 
 def refuse(allowed: list[str], **given: Any) -> None:
-    refuse_unwanted("runs/one", changes(values(), values(**given)), allowed)
+    require_consent("runs/one", changes(values(), values(**given)), allowed)
 
 
 class TestConsent:
@@ -134,7 +134,7 @@ class TestConsent:
 
     @pytest.mark.parametrize("name", BY_KIND[CONSENT])
     def test_what_changes_training_needs_it(self, name: str) -> None:
-        with pytest.raises(BadRequest, match=f"or go on with --allow-change {name}$"):
+        with pytest.raises(BadRequest, match=f"or accept with --allow-change {name}$"):
             refuse([], **{name: another(name)})
         refuse([name], **{name: another(name)})
 
@@ -163,7 +163,7 @@ class TestTable:
         with pytest.raises(BadRequest) as refusal:
             refuse([], lr=0.5, threads=2, model="resnet18")
         assert str(refusal.value).splitlines() == [
-            "runs/one was begun with another recipe:",
+            "runs/one was started with a different recipe:",
             "  model 'resnet9_w16' -> 'resnet18'  cannot be changed",
             "  lr 0.0 -> 0.5                      needs consent",
             "  threads 0 -> 2                     harmless",

@@ -176,8 +176,8 @@ def phases(*starts, image_size=32, batch_size=16):
     [
         ({"phases": phases(1)}, ["phases", "epoch 0"]),
         ({"phases": phases(1, 5)}, ["phases", "epoch 0"]),
-        ({"phases": phases(0, 6, 3)}, ["phases", "upward"]),
-        ({"phases": phases(0, 3, 3)}, ["phases", "upward"]),
+        ({"phases": phases(0, 6, 3)}, ["phases", "ascending"]),
+        ({"phases": phases(0, 3, 3)}, ["phases", "ascending"]),
         ({"phases": phases(-1, 0)}, ["phases"]),
         ({"phases": phases(0, 10), "epochs": 10}, ["phase", "epoch 10", "epochs = 10"]),
         ({"phases": phases(0, 5), "epochs": 4}, ["phase", "epoch 5", "epochs = 4"]),

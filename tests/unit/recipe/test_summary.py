@@ -20,52 +20,53 @@ def line(recipe, samples, world):
     return derived_line(recipe, Timeline.of(recipe, samples), world)
 
 
-def said(recipe, samples):
+def warned_of(recipe, samples):
     return warnings(recipe, Timeline.of(recipe, samples))
 
 
 @pytest.mark.parametrize(
-    ("recipe", "samples", "world", "text"),
+    ("recipe", "samples", "world", "facts"),
     [
         (
             Recipe(batch_size=2048, micro_batch=128, epochs=90, warmup_epochs=5.0),
             IMAGENET,
             8,
-            "global 2048 = 8 ranks x 128 x 2 accum; base LR 0.1@256 linear -> peak 0.8; "
-            "warm-up 5 ep = 3,128 steps; 90 ep = 56,301 steps",
+            ["2,048 = 8 ranks x 128 images x 2 micro-", "rate 0.8 ", "3,128 steps", "56,301 steps"],
         ),
         (
             Recipe(batch_size=256, epochs=2),
             1024,
             1,
-            "global 256 = 1 rank x 256 x 1 accum; base LR 0.1@256 linear -> peak 0.1; "
-            "warm-up 0 ep = 0 steps; 2 ep = 8 steps",
+            [
+                "256 = 1 rank x 256 images x 1 micro-batch;",
+                "rate 0.1 ",
+                "0 epochs = 0",
+                "2 epochs = 8 steps",
+            ],
         ),
         (
             Recipe(batch_size=1024, epochs=4, lr_base=0.4, lr_base_scale="sqrt", micro_batch=500),
             4096,
             2,
-            "global 1024 = 2 ranks x 256 x 2 accum; base LR 0.4@256 sqrt -> peak 0.8; "
-            "warm-up 0 ep = 0 steps; 4 ep = 16 steps",
+            ["2 ranks x 256 images x 2 micro", "rate 0.8 (0.4 for 256 images, sqrt)", "= 16 steps"],
         ),
         (
             Recipe(batch_size=128, epochs=4, lr=0.05, warmup_epochs=0.5, micro_batch=4096),
             1280,
             4,
-            "global 128 = 4 ranks x 32 x 1 accum; LR 0.05 as given; "
-            "warm-up 0.5 ep = 5 steps; 4 ep = 40 steps",
+            ["4 ranks x 32 images x 1 ", "rate 0.05 (--lr)", "0.5 epochs = 5 steps", "= 40 steps"],
         ),
         (
             resolve("imagenet-resnet50").recipe,
             IMAGENET,
             8,
-            "global 4096 = 8 ranks x 512 x 1 accum; base LR 0.1@256 linear -> peak "
-            "1.6 / 1.2 / 0.8; warm-up 8 ep = 2,503 steps; 60 ep = 27,107 steps",
+            ["8 ranks x 512 images", "rate 1.6 / 1.2 / 0.8 ", "= 2,503 steps", "= 27,107 steps"],
         ),
     ],
 )
-def test_the_line_before_step_1(recipe, samples, world, text):
-    assert line(recipe, samples, world) == text
+def test_the_line_before_step_1(recipe, samples, world, facts):
+    text = line(recipe, samples, world)
+    assert [fact for fact in facts if fact not in text] == []
 
 
 @settings(deadline=None)
@@ -86,33 +87,35 @@ def test_warm_up_steps_are_those_that_start_in_the_warm_up(samples, one, other, 
 
 def test_one_learning_rate_over_several_batch_sizes_is_warned_of():
     recipe = Recipe(epochs=60, lr=0.8, phases=SHRINKING)
-    first, *_ = said(recipe, IMAGENET)
-    assert "one learning rate, 0.8, for batches of [2048, 3072, 4096]" in first
+    first, *_ = warned_of(recipe, IMAGENET)
+    assert "--lr 0.8" in first and "[2048, 3072, 4096]" in first
     assert "--lr-base" in first
 
 
 @pytest.mark.parametrize("scheduler", ["cosine", "onecycle"])
 def test_a_learning_rate_that_follows_the_batch_size_is_not_warned_of(scheduler):
-    assert said(Recipe(epochs=60, scheduler=scheduler, phases=SHRINKING), 2048 * 3 * 100) == []
+    assert warned_of(Recipe(epochs=60, scheduler=scheduler, phases=SHRINKING), 2048 * 3 * 100) == []
 
 
 @pytest.mark.parametrize(
     ("lr", "times"), [(0.8, None), (3.2, None), (0.2, None), (6.4, 8), (0.1, 8), (80.0, 100)]
 )
 def test_a_learning_rate_more_than_four_times_off_the_rule_is_warned_of(lr, times):
-    warned = said(Recipe(lr=lr, batch_size=2048), 20480)
-    expected = [f"--lr {lr:g} is {times} times off the 0.1@256 rule (0.8 for batch 2048)"]
-    assert warned == (expected if times else [])
+    warned = warned_of(Recipe(lr=lr, batch_size=2048), 20480)
+    assert len(warned) == bool(times)
+    for text in warned:
+        assert f"--lr {lr:g} is {times} times {'larger' if lr > 0.8 else 'smaller'}" in text
+        assert "0.8" in text and "2,048 images" in text
 
 
 def test_the_rule_for_sgd_is_not_held_against_adamw():
-    assert said(Recipe(optimizer="adamw", lr=0.001, batch_size=2048), 20480) == []
+    assert warned_of(Recipe(optimizer="adamw", lr=0.001, batch_size=2048), 20480) == []
 
 
 def test_samples_that_stay_unseen_are_counted():
-    (warned,) = said(Recipe(epochs=3, batch_size=64), 75)
-    assert warned.startswith("33 samples of the last epoch stay unseen")
+    (warned,) = warned_of(Recipe(epochs=3, batch_size=64), 75)
+    assert "33 samples of the last epoch" in warned
 
 
 def test_nothing_is_said_where_nothing_is_wrong():
-    assert said(Recipe(epochs=3, batch_size=64), 64 * 5) == []
+    assert warned_of(Recipe(epochs=3, batch_size=64), 64 * 5) == []

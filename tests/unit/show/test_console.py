@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from golden import check_golden
 from stoker.run.events import Event
-from stoker.show import console as module
 from stoker.show.console import FREE_LINES, LiveConsole, PlainConsole, console_for
 
 SAMPLES, BATCH, EPOCHS = 1000, 100, 4
@@ -36,10 +35,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=made))
-    return made
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -58,7 +55,7 @@ def attempt(**changes: Any) -> Event:
         "samples": SAMPLES,
         "epochs": EPOCHS,
         "unseen": 0,
-        "derived": "global 100 = 1 rank x 100 x 1 accum",
+        "derived": "global batch 100 = 1 rank x 100 images",
         "warnings": [],
         "startup_s": 2.0,
         **changes,
@@ -107,7 +104,7 @@ class TestBeginning:
         return stream.getvalue().splitlines()
 
     def test_the_derived_line_comes_first_and_alone(self, stream: io.StringIO) -> None:
-        assert self.said(attempt(), stream) == ["global 100 = 1 rank x 100 x 1 accum"]
+        assert self.said(attempt(), stream) == ["global batch 100 = 1 rank x 100 images"]
 
     def test_warnings_are_notes(self, stream: io.StringIO) -> None:
         lines = self.said(attempt(warnings=["--lr 9 is 90 times off", "another"]), stream)
@@ -118,7 +115,9 @@ class TestBeginning:
     ) -> None:
         torn = ["000000030", "000000020"]
         lines = self.said(attempt(position=1000, step=10, torn=torn), stream)
-        assert lines[1] == "note: checkpoint 000000030 is torn and was passed over"
+        assert (
+            lines[1] == "note: checkpoint 000000030 is torn (incomplete or damaged) and was skipped"
+        )
         assert "000000020" in lines[2]
         assert lines[3] == "resumed at step 10 of 40"
 
@@ -127,7 +126,7 @@ class TestProgress:
     def test_the_line_has_everything_now_and_in_the_mean(
         self, clock: Clock, stream: io.StringIO
     ) -> None:
-        console = PlainConsole("runs/one", interval_s=30, stream=stream)
+        console = PlainConsole("runs/one", interval_s=30, stream=stream, clock=clock)
         console(attempt(derived=""))
         console(step(0, parts={"data": 0.1, "forward": 0.3}, sums=[400.0, 10.0, 50.0]))
         clock.pass_by(31)
@@ -141,7 +140,7 @@ class TestProgress:
         )
 
     def test_means_begin_anew_with_each_epoch(self, clock: Clock, stream: io.StringIO) -> None:
-        console = PlainConsole("runs/one", interval_s=0, stream=stream)
+        console = PlainConsole("runs/one", interval_s=0, stream=stream, clock=clock)
         console(attempt())
         for number in range(10):
             console(step(number, sums=[900.0, 0.0, 0.0]))
@@ -151,7 +150,7 @@ class TestProgress:
         assert "loss 1.000 (1.000)  top1 70.0% (70.0%)  top5 100.0% (100.0%)" in last
 
     def test_the_rate_counts_all_ranks(self, clock: Clock, stream: io.StringIO) -> None:
-        console = PlainConsole("runs/one", interval_s=0, stream=stream)
+        console = PlainConsole("runs/one", interval_s=0, stream=stream, clock=clock)
         console(attempt(world=4))
         console(step(0, images=BATCH // 4, parts={"forward": 0.5}, sums=[50.0, 20.0, 25.0]))
         line = stream.getvalue().splitlines()[-1]
@@ -159,7 +158,7 @@ class TestProgress:
         assert "loss 2.000" in line and "top1 80.0%" in line
 
     def test_the_remaining_time_shrinks_to_nothing(self, clock: Clock, stream: io.StringIO) -> None:
-        console = PlainConsole("runs/one", interval_s=0, stream=stream)
+        console = PlainConsole("runs/one", interval_s=0, stream=stream, clock=clock)
         console(attempt())
         for number in range(40):
             console(step(number, parts={"forward": 2.0}))
@@ -170,7 +169,7 @@ class TestProgress:
     def test_at_most_a_line_an_interval(
         self, clock: Clock, stream: io.StringIO, interval_s: float, lines: int
     ) -> None:
-        console = PlainConsole("runs/one", interval_s=interval_s, stream=stream)
+        console = PlainConsole("runs/one", interval_s=interval_s, stream=stream, clock=clock)
         console(attempt())
         for number in range(100):
             clock.pass_by(1)
@@ -180,7 +179,7 @@ class TestProgress:
         assert all(PROGRESS.fullmatch(line) for line in said)
 
     def test_no_control_characters(self, clock: Clock, stream: io.StringIO) -> None:
-        console = PlainConsole("runs/one", interval_s=1, stream=stream)
+        console = PlainConsole("runs/one", interval_s=1, stream=stream, clock=clock)
         console(attempt(position=1000, step=10, torn=["000000030"], warnings=["careful"]))
         for number in range(10, 40):
             clock.pass_by(1)
@@ -216,7 +215,7 @@ class TestEvaluations:
     def test_the_first_are_shown_at_once_the_others_are_rationed(
         self, clock: Clock, stream: io.StringIO
     ) -> None:
-        console = PlainConsole("runs/one", interval_s=30, stream=stream)
+        console = PlainConsole("runs/one", interval_s=30, stream=stream, clock=clock)
         for number in range(FREE_LINES):
             console(evaluation(number))
         assert len(stream.getvalue().splitlines()) == FREE_LINES == 20
@@ -229,7 +228,7 @@ class TestEvaluations:
 def test_the_log_of_a_day_is_under_a_megabyte(clock: Clock, stream: io.StringIO) -> None:
     day_s, step_s, steps_an_epoch = 24 * 3600, 0.3, 1000
     steps = int(day_s / step_s)
-    console = PlainConsole("runs/one", stream=stream)
+    console = PlainConsole("runs/one", stream=stream, clock=clock)
     console(attempt(samples=steps_an_epoch * BATCH, steps=steps, epochs=steps // steps_an_epoch))
     event = step(0)
     for number in range(steps):
@@ -267,8 +266,8 @@ class TestEnd:
     @pytest.mark.parametrize(
         ("event", "line"),
         [
-            (end("finished"), "finished: best top-1 75.00%; stoker explain runs/one"),
-            (end("finished", best=-1.0), "finished; stoker explain runs/one"),
+            (end("finished"), "finished: best top-1 75.00%; for details: stoker explain runs/one"),
+            (end("finished", best=-1.0), "finished; for details: stoker explain runs/one"),
             (
                 end("interrupted", reason="SIGTERM", step=1234),
                 "stopped at step 1,234 (SIGTERM), everything saved: "
@@ -325,7 +324,8 @@ class TestLive:
     def test_a_bar_with_the_numbers_of_the_step(self, terminal: Terminal) -> None:
         text = self.watch(terminal, attempt(), step(0), step(1), end("finished"))
         assert (
-            "epoch 0.1/4  step 2/40  loss 2.000  top1 50.0%  200 img/s  waits 20%  eta 20 s" in text
+            "epoch 0.1/4  step 2/40  loss 2.000  top1 50.0%  200 img/s  data wait 20%  eta 20 s"
+            in text
         )
         assert "━" in text
 
@@ -333,10 +333,10 @@ class TestLive:
         text = self.watch(
             terminal, attempt(warnings=["a [b] note"]), step(9), evaluation(1), end("finished")
         )
-        assert "global 100 = 1 rank" in text
+        assert "global batch 100 = 1 rank" in text
         assert "note: a [b] note" in text
         assert "evaluated at epoch 1.00: top-1 60.00%" in text
-        assert "finished: best top-1 75.00%; stoker explain runs/one" in text
+        assert "finished: best top-1 75.00%; for details: stoker explain runs/one" in text
 
     def test_every_evaluation_is_shown_to_somebody_who_watches(self, terminal: Terminal) -> None:
         epochs = range(1, FREE_LINES + 11)
@@ -353,4 +353,76 @@ class TestLive:
             console = console_for("runs/one", 30)
             console(attempt())
         assert not isinstance(console, LiveConsole)
-        assert stream.getvalue() == "global 100 = 1 rank x 100 x 1 accum\n"
+        assert stream.getvalue() == "global batch 100 = 1 rank x 100 images\n"
+
+
+BIG = {"epochs": 300, "steps": 1_234_567, "samples": 526_748_800 // 300}
+
+
+class TestWidth:
+    """The live line of a long run on a narrow and on a wide terminal."""
+
+    @pytest.fixture
+    def line(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with contextlib.redirect_stdout(terminal):
+            console = LiveConsole("runs/one")
+            console(attempt(**BIG))
+            console(step(123_455, epoch=12.3, position=123_455 * BATCH))
+            line = console.short_line()
+            console.stop()
+        return line
+
+    @pytest.mark.parametrize("columns", [80])
+    def test_at_80_columns_the_remaining_time_stays(self, line: str) -> None:
+        assert len(line) <= 80 - 8 - 1
+        assert "epoch 12.3/300" in line
+        assert "loss 2.000" in line
+        assert "eta 29 d 18:26" in line
+        assert "step" not in line
+
+    @pytest.mark.parametrize("columns", [160])
+    def test_at_160_columns_everything_is_shown(self, line: str) -> None:
+        assert len(line) <= 160 - 20 - 1
+        assert "step 123,456/1,234,567" in line
+        for part in ("epoch 12.3/300", "loss 2.000", "top1 50.0%", "200 img/s", "data wait 20%"):
+            assert part in line
+        assert "eta 29 d 18:26" in line
+
+    def test_a_long_line_is_broken_between_words(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        note = "a note of many words that is longer than one line of this terminal, " * 3
+        with contextlib.redirect_stdout(terminal):
+            console = LiveConsole("runs/one")
+            console({"kind": "note", "words": note.strip()})
+        lines = plain(terminal.getvalue()).rstrip("\n").split("\n")
+        assert len(lines) == 3
+        assert max(map(len, lines)) <= 80
+        assert " ".join(line.strip() for line in lines) == f"note: {note.strip()}"
+
+
+def test_lines_golden(stream: io.StringIO, clock: Clock) -> None:
+    """Every line that a run prints, with the events that it comes from."""
+    console = PlainConsole("runs/one", interval_s=30, stream=stream, clock=clock)
+    console(attempt(position=1000, step=10, torn=["000000030"], warnings=["careful"]))
+    clock.pass_by(31)
+    console(step(10))
+    console(evaluation(1))
+    console({"kind": "save_failed", "reason": "cannot save a checkpoint in runs/one"})
+    console({"kind": "interval", "first": True, "words": "saves every 94.0 s"})
+    console({"kind": "stall", "words": "no step for 61 s"})
+    console({"kind": "verdict", "step": 11, "words": "data", "lines": ["bound by data"]})
+    console({"kind": "skipped", "step": 1234})
+    for event in (
+        end("finished"),
+        end("finished", best=-1.0),
+        end("interrupted", reason="SIGTERM", step=1234),
+        end("interrupted", reason="rank 1 is lost", step=1234, saved=False),
+        end("rolled back", reason="not finite at step 12: the gradient"),
+        end("failed", reason="StokerError: no disk\nmore"),
+        end("refused", reason="the link is too slow"),
+    ):
+        console(event)
+    check_golden("show_console", stream.getvalue().splitlines())

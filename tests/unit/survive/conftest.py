@@ -8,9 +8,9 @@ from stoker.survive.stopping import StopRequest
 
 
 @pytest.fixture
-def wish() -> Iterator[StopRequest]:
-    """A wish that listens, and gives the signals back after the test."""
-    made = StopRequest()
-    made.listen()
-    yield made
-    made.release()
+def stop() -> Iterator[StopRequest]:
+    """A StopRequest that handles the signals until the test ends."""
+    request = StopRequest()
+    request.listen()
+    yield request
+    request.release()

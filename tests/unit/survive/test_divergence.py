@@ -24,8 +24,8 @@ def sentinel() -> Sentinel:
 
 class TestSentinel:
     def test_nothing_seen_is_nothing_bad(self, sentinel: Sentinel) -> None:
-        assert sentinel.bad() is None
-        assert sentinel.bad(all_of_them=True) is None
+        assert sentinel.first_bad() is None
+        assert sentinel.first_bad(all_steps=True) is None
 
     @pytest.mark.parametrize("number", [NAN, INF, -INF])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -33,25 +33,25 @@ class TestSentinel:
         self, sentinel: Sentinel, number: float, dtype: torch.dtype
     ) -> None:
         for step in range(3):
-            sentinel.see(step, torch.tensor(1.0, dtype=dtype))
-            assert sentinel.bad() is None
-        sentinel.see(3, torch.tensor(number, dtype=dtype))
-        assert sentinel.bad() == 3
+            sentinel.add(step, torch.tensor(1.0, dtype=dtype))
+            assert sentinel.first_bad() is None
+        sentinel.add(3, torch.tensor(number, dtype=dtype))
+        assert sentinel.first_bad() == 3
 
     @pytest.mark.parametrize("number", [0.0, -1.0, 3e38, 1e-45])
     def test_large_and_small_numbers_are_fine(self, sentinel: Sentinel, number: float) -> None:
-        sentinel.see(0, torch.tensor(number))
-        assert sentinel.bad() is None
+        sentinel.add(0, torch.tensor(number))
+        assert sentinel.first_bad() is None
 
     def test_the_first_bad_step_is_named_first(self, sentinel: Sentinel) -> None:
         for step, number in enumerate([1.0, NAN, 2.0, INF]):
-            sentinel.see(step, torch.tensor(number))
-        assert [sentinel.bad(), sentinel.bad(), sentinel.bad()] == [1, 3, None]
+            sentinel.add(step, torch.tensor(number))
+        assert [sentinel.first_bad(), sentinel.first_bad(), sentinel.first_bad()] == [1, 3, None]
 
     def test_a_bad_step_is_told_once(self, sentinel: Sentinel) -> None:
-        sentinel.see(0, torch.tensor(NAN))
-        assert sentinel.bad(all_of_them=True) == 0
-        assert sentinel.bad(all_of_them=True) is None
+        sentinel.add(0, torch.tensor(NAN))
+        assert sentinel.first_bad(all_steps=True) == 0
+        assert sentinel.first_bad(all_steps=True) is None
 
 
 def watched(losses: list[float], from_step: int = 0, chance: float = CHANCE) -> LossWatch:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from stoker.errors import BadRequest, StokerError
 from stoker.survive import rehearsal
 from stoker.survive.checkpoint import Snapshot, write_checkpoint
 from stoker.survive.checkpoints import Checkpoints
-from stoker.survive.rehearsal import Reader, contents, make_sure_of_room, rehearse, reserve
+from stoker.survive.rehearsal import Reader, contents, rehearse, require_space, reserve
 
 MB = 1_000_000
 
@@ -88,15 +86,9 @@ class TestFreshProcess:
         with pytest.raises(StokerError) as refusal:
             rehearse(place, snapshot(), reader, copies=3)
         words = str(refusal.value)
-        assert f"written to {place} does not read back in another process" in words
+        assert f"{place} was written, but another process cannot read it" in words
         assert "weights.safetensors is damaged" in words
         assert "\n" not in words
-        assert list(place.iterdir()) == []
-
-    def test_a_reader_that_dies_is_an_error_with_words(self, place: Path, reader: Reader) -> None:
-        os.kill(reader._process.pid, signal.SIGKILL)
-        with pytest.raises(StokerError, match="does not read back in another process: it said not"):
-            rehearse(place, snapshot(), reader, copies=3)
         assert list(place.iterdir()) == []
 
     def test_a_reader_that_nobody_needed_can_be_closed_twice(self, reader: Reader) -> None:
@@ -147,18 +139,18 @@ class TestRoom:
             rehearse(place, whole, Says(contents(whole)), copies=3)
         words = str(refusal.value)
         assert f"need 2 MB in {place}" in words
-        assert "1 MB free" in words
+        assert "1 MB are free" in words
         assert "lower --keep-checkpoints, or name another --run" in words
         assert list(place.iterdir()) == []
         rehearse(place, whole, Says(contents(whole)), copies=1)
 
     def test_a_disk_with_room_is_left_as_it_was(self, small_disk: Path) -> None:
-        make_sure_of_room(small_disk, MB)
+        require_space(small_disk, MB)
         assert list(small_disk.iterdir()) == []
         (small_disk / "fits").write_bytes(bytes(MB))
 
     @pytest.mark.parametrize(
-        ("number", "says"), [(errno.ENOSPC, "MB free"), (errno.EDQUOT, "the quota leaves less")]
+        ("number", "says"), [(errno.ENOSPC, "MB are free"), (errno.EDQUOT, "the quota leaves less")]
     )
     def test_no_is_told_with_its_reason(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str
@@ -168,8 +160,8 @@ class TestRoom:
             return number
 
         monkeypatch.setattr(rehearsal, "reserve", refuse)
-        with pytest.raises(BadRequest, match=f"need 3 MB in .*{says}: make room"):
-            make_sure_of_room(tmp_path, 3 * MB)
+        with pytest.raises(BadRequest, match=f"need 3 MB in .*{says}"):
+            require_space(tmp_path, 3 * MB)
         assert list(tmp_path.iterdir()) == []
 
     def test_a_disk_that_is_too_small_is_not_even_asked(
@@ -177,7 +169,7 @@ class TestRoom:
     ) -> None:
         monkeypatch.setattr(rehearsal, "reserve", lambda path, size: pytest.fail("was asked"))
         with pytest.raises(BadRequest, match="need 1,000,000,000,000 MB"):
-            make_sure_of_room(tmp_path, 1_000_000_000_000 * MB)
+            require_space(tmp_path, 1_000_000_000_000 * MB)
 
 
 class TestReserve:

@@ -27,7 +27,9 @@ def trouble(kind: str = NOT_FINITE, step: int = 12) -> Trouble:
 
 
 def choose(remedies: Remedies, kind: str, recipe: Recipe = RECIPE, holds: int = 64) -> Remedy:
-    return remedies.choose(trouble(kind), recipe, at=768, back_to=640, holds=holds)
+    return remedies.choose(
+        trouble(kind), recipe, position=768, resume_position=640, micro_batch=holds
+    )
 
 
 def starve(remedies: Remedies, recipe: Recipe, share: int) -> int:
@@ -77,7 +79,7 @@ class TestRetries:
         recipe = Recipe(divergence_retries=retries)
         for kind in [NOT_FINITE, EXPLODING, NOT_FINITE][:retries]:
             remedies.take(choose(remedies, kind, recipe))
-        with pytest.raises(StokerError, match=f"after {retries} roll-backs; .*trouble/12; a lower"):
+        with pytest.raises(StokerError, match=f"after {retries} roll-backs; .*trouble/12"):
             choose(remedies, NOT_FINITE, recipe)
 
     def test_another_recipe_starts_with_a_clean_sheet(self, remedies: Remedies) -> None:
@@ -105,16 +107,20 @@ class TestRetries:
 class TestPosition:
     def test_a_fresh_run_has_no_remedies(self, remedies: Remedies) -> None:
         assert remedies.taken == []
-        assert (remedies.skips(0), remedies.rate(0), remedies.micro_batch(RECIPE)) == (False, 1, 0)
+        assert (remedies.skips(0), remedies.lr_factor(0), remedies.micro_batch(RECIPE)) == (
+            False,
+            1,
+            0,
+        )
 
     def test_a_batch_is_skipped_where_it_starts_and_nowhere_else(self, remedies: Remedies) -> None:
         remedies.take(choose(remedies, NOT_FINITE))
         assert [at for at in range(0, 1024, 64) if remedies.skips(at)] == [768]
-        assert remedies.rate(10_000) == 1
+        assert remedies.lr_factor(10_000) == 1
 
     def test_a_cut_counts_from_its_position_on_and_skips_nothing(self, remedies: Remedies) -> None:
         remedies.take(choose(remedies, EXPLODING))
-        assert [remedies.rate(at) for at in (0, 639, 640, 9999)] == [1, 1, CUT, CUT]
+        assert [remedies.lr_factor(at) for at in (0, 639, 640, 9999)] == [1, 1, CUT, CUT]
         assert not any(remedies.skips(at) for at in range(1024))
 
     @given(
@@ -132,7 +138,7 @@ class TestPosition:
         one.taken = [Remedy(kind, position, "digest", "seen") for kind, position in rows]
         other.taken = random.sample(one.taken, len(one.taken))
         cut = [position for kind, position in rows if kind == "cut" and position <= at]
-        assert one.rate(at) == other.rate(at) == CUT ** len(cut)
+        assert one.lr_factor(at) == other.lr_factor(at) == CUT ** len(cut)
         assert one.skips(at) == other.skips(at) == (("skip", at) in rows)
 
 
@@ -148,7 +154,9 @@ class TestMemory:
     def test_where_two_do_not_fit_the_images_are_too_large(
         self, remedies: Remedies, holds: int
     ) -> None:
-        with pytest.raises(StokerError, match=f"not even {holds} images fit; lower --image-size"):
+        with pytest.raises(
+            StokerError, match=f"not even {holds} images fit at once; lower --image-size"
+        ):
             choose(remedies, MEMORY, holds=holds)
 
     def test_a_whole_share_is_halved_again_and_again(self, remedies: Remedies) -> None:
@@ -178,19 +186,19 @@ class TestRecord:
         assert (row["kind"], row["position"], row["digest"]) == ("skip", 768, RECIPE.digest())
 
     @pytest.mark.parametrize(
-        ("kind", "words"),
+        ("kind", "action"),
         [
-            (NOT_FINITE, "rolled back, and the batch is left out"),
-            (EXPLODING, "rolled back, and the learning rate is 0.5 of what it was from here on"),
-            (MEMORY, "a rank now holds 32 images at once, not 64: the global batch stays"),
+            (NOT_FINITE, "rolled back; this batch is skipped"),
+            (EXPLODING, "the learning rate is multiplied by 0.5"),
+            (MEMORY, "a rank now trains on 32 images at once, not 64"),
         ],
     )
-    def test_words_say_what_happened_and_what_was_done(
-        self, remedies: Remedies, kind: str, words: str
+    def test_the_text_says_what_happened_and_what_was_done(
+        self, remedies: Remedies, kind: str, action: str
     ) -> None:
-        said = choose(remedies, kind).words()
-        assert said.startswith(f"{kind} at step 12: seen: ")
-        assert words in said
+        text = choose(remedies, kind).text()
+        assert text.startswith(f"{kind} at step 12: seen: ")
+        assert action in text
 
 
 def test_evidence_is_a_file_a_rank_under_its_step(tmp_path: Path) -> None:
@@ -208,5 +216,7 @@ def test_a_remedy_for_smaller_shares_counts_for_a_larger_micro_batch_too(tmp_pat
     recipe = Recipe(micro_batch=64)
     trouble = Trouble(MEMORY, 3, "on rank 0")
     for holds, left in ((32, 16), (16, 8)):
-        remedies.take(remedies.choose(trouble, recipe, at=0, back_to=0, holds=holds))
+        remedies.take(
+            remedies.choose(trouble, recipe, position=0, resume_position=0, micro_batch=holds)
+        )
         assert remedies.micro_batch(recipe) == left

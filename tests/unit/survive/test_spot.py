@@ -17,8 +17,8 @@ import pytest
 from stoker.errors import BadRequest
 from stoker.survive import spot
 from stoker.survive.spot import (
+    DMI_ENTRIES,
     ENDPOINT,
-    NAME_PLATES,
     PROVIDERS,
     Notice,
     NoticeWatch,
@@ -109,7 +109,7 @@ class Metadata(ThreadingHTTPServer):
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy with something else answers late: that is no silence here."""
-    monkeypatch.setattr(spot, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(spot, "TIMEOUT_S", 60.0)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def begin(
 
     def watch(name: str, every_s: float = 0.05) -> NoticeWatch:
         known = PROVIDERS[name]
-        monkeypatch.setitem(PROVIDERS, name, Provider(known.look, every_s, known.warning_s))
+        monkeypatch.setitem(PROVIDERS, name, Provider(known.end_time, every_s, known.warning_s))
         begun.append(NoticeWatch(name, Service(metadata.url), StopRequest()))
         begun[-1].begin()
         return begun[-1]
@@ -171,7 +171,7 @@ class TestAws:
         for _ in range(3):
             assert watch.look() is None
         assert metadata.asked == [f"PUT {AWS_TOKEN}", *[AWS_ACTION] * 3]
-        assert watch.silent == 0
+        assert watch.failures == 0
 
     def test_a_token_that_has_expired_is_replaced(self, metadata: Metadata) -> None:
         watch = NoticeWatch("aws", Service(metadata.url), StopRequest())
@@ -342,7 +342,7 @@ class TestNoSense:
     def test_a_service_that_keeps_us_waiting_is_left(
         self, metadata: Metadata, provider: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(spot, "PATIENCE_S", 0.2)
+        monkeypatch.setattr(spot, "TIMEOUT_S", 0.2)
         metadata.answers[PLACES[provider]] = never_answers
         began = time.monotonic()
         assert look(provider, metadata) is None
@@ -380,7 +380,7 @@ class TestNoSense:
 
 class TestWatch:
     @pytest.mark.parametrize("provider", PLACES)
-    def test_a_notice_is_a_wish_to_stop_with_words(
+    def test_a_notice_requests_a_stop_with_a_reason(
         self, metadata: Metadata, begin: Callable[..., NoticeWatch], provider: str
     ) -> None:
         watch = begin(provider)
@@ -420,9 +420,9 @@ class TestWatch:
     ) -> None:
         metadata.answers[GCP_PREEMPTED] = closes_at_once
         watch = begin("gcp", every_s=0.02)
-        until(lambda: watch.silent >= 4)
+        until(lambda: watch.failures >= 4)
         metadata.answers[GCP_PREEMPTED] = (200, "FALSE")
-        until(lambda: watch.silent == 0)
+        until(lambda: watch.failures == 0)
         metadata.answers[GCP_PREEMPTED] = (200, "TRUE")
         until(lambda: watch.stop)
 
@@ -438,7 +438,8 @@ class TestWatch:
         metadata.answers[GCP_PREEMPTED] = closes_at_once
         watch = NoticeWatch("gcp", Service(metadata.url), StopRequest(), _over=Pauses())
         watch._watch()
-        assert watch.stop.notes == ["nobody answers for gcp: no spot notices"]
+        (note,) = watch.stop.notes
+        assert "gcp does not answer" in note
         assert pauses == [0, 1, 1, 1, 2, 4, 8, 16, 32, 60, 60, 60]
         assert not watch.stop
 
@@ -451,10 +452,10 @@ class TestWatch:
             watch = NoticeWatch("aws", Service(url), StopRequest())
             for _ in range(3):
                 assert watch.look() is None
-        assert watch.silent == 3
+        assert watch.failures == 3
 
     def test_words_name_the_hour(self) -> None:
-        words = Notice("aws", END).words()
+        words = Notice("aws", END).text()
         assert words == "spot notice: aws takes this machine at 12:00:00 UTC"
 
 
@@ -472,7 +473,9 @@ class TestEndpoint:
         self, monkeypatch: pytest.MonkeyPatch, url: str
     ) -> None:
         monkeypatch.setenv(ENDPOINT, url)
-        with pytest.raises(BadRequest, match=f"{ENDPOINT} must look like http://169.254.169.254"):
+        with pytest.raises(
+            BadRequest, match=f"{ENDPOINT} must be a URL like http://169.254.169.254"
+        ):
             Service()
 
 
@@ -484,10 +487,10 @@ class TestProvider:
         (tmp_path / "chassis_asset_tag").write_text("\n")
         return tmp_path
 
-    @pytest.mark.parametrize("provider", NAME_PLATES)
+    @pytest.mark.parametrize("provider", DMI_ENTRIES)
     def test_a_machine_is_known_by_its_name_plate(self, plates: Path, provider: str) -> None:
         assert provider_here("auto", plates) is None
-        file, says = NAME_PLATES[provider]
+        file, says = DMI_ENTRIES[provider]
         (plates / file).write_text(f"{says}\n")
         assert provider_here("auto", plates) == provider
 

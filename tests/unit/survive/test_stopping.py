@@ -1,4 +1,4 @@
-"""A signal is a wish: it is noted by name, once, and handlers are only borrowed."""
+"""A signal is a stop request with its name; the handlers are restored afterwards."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from waiting import until
 NAMES = ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]
 
 
-def send(name: str, wish: StopRequest) -> None:
+def send(name: str, stop: StopRequest) -> None:
     """Send this process a signal and wait until it has arrived."""
     os.kill(os.getpid(), signal.Signals[name])
-    until(lambda: bool(wish))
+    until(lambda: bool(stop))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_signal_is_a_wish_with_its_name(wish: StopRequest, name: str) -> None:
-    assert not wish
-    send(name, wish)
-    assert wish
-    assert wish.reason == name
+def test_a_signal_is_a_request_with_its_name(stop: StopRequest, name: str) -> None:
+    assert not stop
+    send(name, stop)
+    assert stop
+    assert stop.reason == name
 
 
-def test_the_first_reason_is_the_one_that_counts(wish: StopRequest) -> None:
-    send("SIGUSR2", wish)
-    send("SIGTERM", wish)
-    wish.request("somebody else")
+def test_the_first_reason_is_the_one_that_counts(stop: StopRequest) -> None:
+    send("SIGUSR2", stop)
+    send("SIGTERM", stop)
+    stop.request("somebody else")
     time.sleep(0.05)
-    assert wish.reason == "SIGUSR2"
+    assert stop.reason == "SIGUSR2"
 
 
-def test_a_wish_needs_no_signal() -> None:
-    wish = StopRequest()
-    assert not wish
-    assert wish.reason is None
-    wish.request("the price went up")
-    assert wish
-    assert wish.reason == "the price went up"
+def test_a_request_needs_no_signal() -> None:
+    stop = StopRequest()
+    assert not stop
+    assert stop.reason is None
+    stop.request("the price went up")
+    assert stop
+    assert stop.reason == "the price went up"
 
 
 def test_release_gives_the_signals_back() -> None:
@@ -55,15 +55,15 @@ def test_release_gives_the_signals_back() -> None:
     caught: list[int] = []
     before = {number: signal.signal(number, mine) for number in SIGNALS}
     try:
-        wish = StopRequest()
-        wish.listen()
+        stop = StopRequest()
+        stop.listen()
         assert all(signal.getsignal(number) is not mine for number in SIGNALS)
-        wish.release()
+        stop.release()
         assert all(signal.getsignal(number) is mine for number in SIGNALS)
         os.kill(os.getpid(), signal.SIGTERM)
         until(lambda: caught)
         assert caught == [signal.SIGTERM]
-        assert not wish
+        assert not stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -93,23 +93,23 @@ def test_in_an_elastic_run_sigterm_means_step_aside(
 ) -> None:
     if elastic:
         monkeypatch.setenv("STOKER_ELASTIC", "1")
-    wish = StopRequest()
-    wish.listen()
+    stop = StopRequest()
+    stop.listen()
     try:
         for name in signals:
-            send(name, wish)
+            send(name, stop)
             time.sleep(0.05)
-        assert bool(wish) == bool(signals)
-        assert wish.aside == aside
+        assert bool(stop) == bool(signals)
+        assert stop.steps_aside == aside
     finally:
-        wish.release()
+        stop.release()
 
 
-def test_a_wish_from_elsewhere_is_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_from_elsewhere_is_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOKER_ELASTIC", "1")
-    wish = StopRequest()
-    wish.request("the price went up")
-    assert not wish.aside
+    stop = StopRequest()
+    stop.request("the price went up")
+    assert not stop.steps_aside
 
 
 @pytest.mark.timeout(60)

@@ -1,4 +1,4 @@
-"""A run that stands still says so in time, and says who holds it up."""
+"""A stalled run is reported in time, with the rank that the others wait for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stoker.survive import watchdog
-from stoker.survive.watchdog import Standing, Watchdog, bounded, odd_one_out, stacks
+from stoker.survive.watchdog import Standing, Watchdog, bounded, describe_stall, stacks
 from waiting import until
 
 AFTER_S, LONG_S = 4.0, 5.0
@@ -35,37 +34,39 @@ def standing(
         pytest.param(
             [standing(0, place=1, phase="exchange"), standing(1)],
             2,
-            "rank 1 on host1 is in 'data' of step 7; the others are further, in exchange",
+            "rank 1 on host1 is in 'data' of step 7; the others are ahead, in exchange",
             id="one waits for data",
         ),
         pytest.param(
             [standing(0, 8), standing(1, 7, "update", 5), standing(2, 8, "forward", 2)],
             3,
-            "rank 1 on host1 is in 'update' of step 7; the others are further, in data, forward",
+            "rank 1 on host1 is in 'update' of step 7; the others are ahead, in data, forward",
             id="an earlier step is further behind than an earlier phase",
         ),
         pytest.param(
             [standing(1, 7, "forward", 2), standing(0, 7, "forward", 2)],
             2,
-            "every rank is there: rank 1 on host1 is in 'forward' of step 7",
+            "rank 1 on host1 is in 'forward' of step 7, and so are all other ranks",
             id="all at the same place",
         ),
         pytest.param(
             [standing(0), standing(2)],
             3,
-            "rank 1 left no sign: the machine is lost, or the process is stopped",
+            "rank 1 did not report: the machine is lost, or the process is stopped",
             id="one silent",
         ),
         pytest.param(
             [standing(2)],
             4,
-            "rank 0, rank 1, rank 3 left no sign: the machine is lost, or the process is stopped",
+            "rank 0, rank 1, rank 3 did not report: the machine is lost, or the process is stopped",
             id="several silent",
         ),
     ],
 )
-def test_the_odd_one_is_named(standings: list[Standing], world: int, expected: str) -> None:
-    assert odd_one_out(standings, world) == expected
+def test_the_rank_that_others_wait_for_is_named(
+    standings: list[Standing], world: int, expected: str
+) -> None:
+    assert describe_stall(standings, world) == expected
 
 
 class Clock:
@@ -89,16 +90,16 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=made))
-    return made
+def clock() -> Clock:
+    return Clock()
 
 
 class Watched:
     """A rank under watch, and all that was said about it."""
 
-    def __init__(self, folder: Path, rank: int = 0, world: int = 1, patience: int = 99) -> None:
+    def __init__(
+        self, folder: Path, clock: Clock, rank: int = 0, world: int = 1, patience: int = 99
+    ) -> None:
         self.said: list[str] = []
         self.given_up: list[str] = []
         self.folder = folder
@@ -108,16 +109,17 @@ class Watched:
             folder,
             world,
             after_s=AFTER_S,
-            say=self.said.append,
+            report=self.said.append,
             give_up=self.give_up,
             patience=patience,
+            clock=clock,
         )
 
     def standing(self, still_s: float) -> Standing:
         return standing(self.rank, phase="forward", place=2, seconds=still_s, stacks=stacks())
 
-    def give_up(self, words: str) -> None:
-        self.given_up.append(words)
+    def give_up(self, message: str) -> None:
+        self.given_up.append(message)
         self.dog.close()
 
 
@@ -131,7 +133,7 @@ class Pack:
 
     def __call__(self, **facts: Any) -> Watched:
         before = threading.enumerate()
-        self.begun.append(Watched(self.folder, **facts))
+        self.begun.append(Watched(self.folder, self.clock, **facts))
         self.begun[-1].dog.begin()
         self.threads += [each for each in threading.enumerate() if each not in before]
         return self.begun[-1]
@@ -171,12 +173,12 @@ class TestStall:
             "no step for 5 s: rank 0 on host0 is in 'forward' of step 7; "
             f"stacks in {watched.folder}"
         )
-        assert watched.dog.seen[0] in watched.said[0]
+        assert watched.dog.stalls[0] in watched.said[0]
 
     def test_nothing_is_told_while_steps_come(self, watch: Pack) -> None:
         watched = watch()
         watch.steps(50, each_s=AFTER_S / 2)
-        assert watched.said == watched.dog.seen == []
+        assert watched.said == watched.dog.stalls == []
         assert list(watched.folder.iterdir()) == []
 
     def test_the_first_step_may_take_its_time(self, watch: Pack, clock: Clock) -> None:
@@ -192,9 +194,9 @@ class TestStall:
         clock.pass_by(0.1)
         for reports in range(3):
             clock.pass_by(AFTER_S - 0.2)
-            assert len(watched.dog.seen) == reports
+            assert len(watched.dog.stalls) == reports
             clock.pass_by(0.2)
-            until(lambda reports=reports: len(watched.dog.seen) == reports + 1)
+            until(lambda reports=reports: len(watched.dog.stalls) == reports + 1)
         assert watched.given_up == []
 
     def test_nothing_more_is_told_after_the_end(self, watch: Pack, clock: Clock) -> None:
@@ -213,15 +215,15 @@ class TestStall:
         assert watched.given_up == []
         clock.now += LONG_S
         until(lambda: watched.given_up)
-        assert len(watched.dog.seen) == 2
-        assert watched.given_up == [watched.dog.seen[1]]
+        assert len(watched.dog.stalls) == 2
+        assert watched.given_up == [watched.dog.stalls[1]]
 
     def test_a_step_in_between_calms_it(self, watch: Pack, clock: Clock) -> None:
         watched = watch(patience=2)
         for reports in range(1, 4):
             watch.steps()
             clock.pass_by(LONG_S)
-            until(lambda reports=reports: len(watched.dog.seen) == reports)
+            until(lambda reports=reports: len(watched.dog.stalls) == reports)
         watch.steps()
         assert watched.given_up == []
 
@@ -235,7 +237,7 @@ class TestStall:
 
         watched.dog._standing = standing_then_going_on
         clock.pass_by(LONG_S)
-        until(lambda: watched.dog.seen)
+        until(lambda: watched.dog.stalls)
         clock.pass_by(0.1)
         assert watched.given_up == []
 
@@ -275,7 +277,7 @@ class TestManyRanks:
         clock.pass_by(LONG_S)
         until(lambda: watched.said)
         assert (
-            "rank 1 on host1 is in 'data' of step 7; the others are further, in forward"
+            "rank 1 on host1 is in 'data' of step 7; the others are ahead, in forward"
         ) in watched.said[0]
 
     def test_what_was_left_long_ago_or_is_torn_is_no_sign(
@@ -287,13 +289,13 @@ class TestManyRanks:
         watch.steps()
         clock.pass_by(LONG_S)
         until(lambda: watched.said)
-        assert "rank 1, rank 2 left no sign" in watched.said[0]
+        assert "rank 1, rank 2 did not report" in watched.said[0]
 
     def test_only_rank_0_speaks_and_all_leave_word(self, watch: Pack, clock: Clock) -> None:
         one, other = watch(rank=0, world=2), watch(rank=1, world=2)
         watch.steps()
         clock.now += LONG_S
-        until(lambda: one.said and other.dog.seen)
+        until(lambda: one.said and other.dog.stalls)
         assert other.said == []
         names = sorted(path.name for path in one.folder.iterdir())
         assert names == ["stall-rank0.json", "stall-rank1.json"]
@@ -313,7 +315,7 @@ class TestLimit:
     def test_it_is_five_times_the_usual_step(
         self, tmp_path: Path, clock: Clock, paces: list[float], limit: float
     ) -> None:
-        dog = Watched(tmp_path).dog
+        dog = Watched(tmp_path, clock).dog
         dog.beat()
         for pace in paces:
             clock.now += pace
@@ -323,7 +325,7 @@ class TestLimit:
     def test_before_two_beats_it_is_that_of_the_first_step(
         self, tmp_path: Path, clock: Clock
     ) -> None:
-        dog = Watched(tmp_path).dog
+        dog = Watched(tmp_path, clock).dog
         assert dog.limit_s == watchdog.FIRST_STEP_S
         clock.now += 300
         dog.beat()

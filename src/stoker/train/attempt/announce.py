@@ -16,7 +16,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved
 from stoker.recipe.summary import derived_line, warnings
 from stoker.run.directory import FORMAT, Run
-from stoker.survive.rehearsal import Rehearsed
+from stoker.survive.rehearsal import RehearsalResult
 from stoker.survive.spot import PROVIDERS, provider_here
 from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
@@ -46,7 +46,7 @@ def record_of(resolved: Resolved, dataset: Dataset, lanes: int) -> dict[str, Any
 def announce(
     loop: Loop,
     inputs: AttemptInputs,
-    rehearsal: Rehearsed | None,
+    rehearsal: RehearsalResult | None,
     link: tuple[float, float] | None,
 ) -> None:
     """Write the `attempt` event: where the attempt starts, and what follows from the recipe on this
@@ -60,7 +60,7 @@ def announce(
         *split_note(run, derived),
         *lost_ranks(run),
         *(f"changed: {change}{ALLOWED[change.kind]}" for change in inputs.changes),
-        *(remedy.words() for remedy in loop.step.remedies.taken),
+        *(remedy.text() for remedy in loop.step.remedies.taken),
         *slow_to_save(recipe, rehearsal),
         *inputs.prepared.fit.notes,
     ]
@@ -139,7 +139,7 @@ def idle_gpus(ranks: Ranks) -> list[str]:
     return [f"{ranks.local_world} of {present} GPUs are used: --ranks {present} uses all"]
 
 
-def slow_to_save(recipe: Recipe, rehearsal: Rehearsed | None) -> list[str]:
+def slow_to_save(recipe: Recipe, rehearsal: RehearsalResult | None) -> list[str]:
     """A note if a save takes more than half of the time that a stop signal leaves."""
     provider = provider_here(recipe.spot_notice)
     grace = min(recipe.grace, PROVIDERS[provider].warning_s if provider else recipe.grace)

@@ -26,7 +26,7 @@ from stoker.recipe.schedule import Timeline
 from stoker.recipe.summary import warmup_steps
 from stoker.run.events import Events
 from stoker.survive.divergence import LossWatch
-from stoker.survive.rehearsal import Rehearsed, rehearse
+from stoker.survive.rehearsal import RehearsalResult, rehearse
 from stoker.survive.remedies import Remedies
 from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, bounded, stacks
 from stoker.train.attempt.announce import announce, usage_facts
@@ -83,12 +83,12 @@ def build_step(inputs: AttemptInputs) -> Step:
         state.restore(inputs.newest)
     remedies = Remedies(run.path)
     name = inputs.newest.name if inputs.newest else ""
-    fingerprint = seed_of(name, *run.base(), *map(repr, remedies.taken)) >> 2
+    fingerprint = seed_of(name, *run.recipe_start(), *map(repr, remedies.taken)) >> 2
     if ranks.from_first(fingerprint) != fingerprint:
         raise StokerError(
             f"ranks see different files in {run.path}: put --run on a disk that all machines share"
         )
-    timeline = Timeline.of(recipe, len(prepared.split), *run.base())
+    timeline = Timeline.of(recipe, len(prepared.split), *run.recipe_start())
     if recipe.compile:
         # Each shape by itself: a graph for any size would depend on the sizes that came before.
         wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
@@ -98,7 +98,7 @@ def build_step(inputs: AttemptInputs) -> Step:
 
 def rehearse_save(
     inputs: AttemptInputs, state: TrainState, facts: dict[str, Any]
-) -> Rehearsed | None:
+) -> RehearsalResult | None:
     """Save once and read it back, on rank 0 of a run without checkpoints; None otherwise."""
     checkpoints, rehearsal = inputs.checkpoints, None
     if inputs.reader and not inputs.newest:
@@ -137,7 +137,7 @@ def build_compilation(inputs: AttemptInputs, step: Step) -> Compilation:
 
     def leave() -> None:
         write_end(inputs.events, INTERRUPTED, stop.reason, step.state, saved=True)
-        exit_interrupted(steps_aside=stop.aside)
+        exit_interrupted(steps_aside=stop.steps_aside)
 
     return Compilation(step, stop, leave)
 
@@ -191,7 +191,7 @@ def build_watchdog(step: Step, events: Events, folder: Path) -> Watchdog:
         folder,
         ranks.world,
         after_s=step.recipe.stall_after,
-        say=lambda text: print(f"alarm: {text}", flush=True),
+        report=lambda text: print(f"alarm: {text}", flush=True),
         give_up=give_up,
         patience=1 if elastic else GIVE_UP_AFTER,
     )

@@ -216,15 +216,15 @@ class Loop:
     def save(self, *, best: bool = False, wait: bool = False) -> None:
         with self.spans("checkpoint"):
             if self.step.guards:
-                self.step.raise_agreed_trouble(self.step.sentinel.bad(all_of_them=True))
+                self.step.raise_agreed_trouble(self.step.sentinel.first_bad(all_steps=True))
             self.records.saves.save(best=best, wait=wait)
 
     def report(self) -> None:
         """Write events about saves, stalls and notes from other threads."""
         events, guards = self.records.events, self.guards
         self.records.saves.report()
-        while guards.watchdog.seen:
-            events.write("stall", step=self.state.step, words=guards.watchdog.seen.pop(0))
+        while guards.watchdog.stalls:
+            events.write("stall", step=self.state.step, words=guards.watchdog.stalls.pop(0))
         while guards.stop.notes:
             events.write("note", words=guards.stop.notes.pop(0))
 

@@ -87,7 +87,7 @@ def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]
         run.lock(ELASTIC_LOCK_WAIT_S if ELASTIC in os.environ else LOCK_WAIT_S)
         run.create(record_of(resolved, prepared.dataset, prepared.lanes), show_config(resolved))
     ranks.meet()
-    changes = run.compare(resolved.recipe, prepared.dataset, allowed)
+    changes = run.recipe_changes(resolved.recipe, prepared.dataset, allowed)
     Checkpoints(run.path).refuse_newer()
     if needs_record(changes) and (newest := Checkpoints(run.path).newest()[0]):
         # Refuses a recipe without a batch, before it is recorded.
@@ -116,10 +116,10 @@ def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:
     the recorded position is lost."""
     run, ranks, newest = inputs.run, inputs.ranks, inputs.newest
     position, step = (newest.facts["position"], newest.facts["step"]) if newest else (0, 0)
-    if needs_record(inputs.changes) or run.base()[0] > position:
+    if needs_record(inputs.changes) or run.recipe_start()[0] > position:
         ranks.meet()
         if ranks.first:
-            run.take_over(resolved.recipe, show_config(resolved), position, step)
+            run.change_recipe(resolved.recipe, show_config(resolved), position, step)
         ranks.meet()
 
 
@@ -190,10 +190,10 @@ def choose_remedy(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
     remedy = remedies.choose(
         trouble,
         recipe,
-        at=batch.position,
-        back_to=newest.facts["position"] if newest else 0,
-        holds=min(loop.step.micro_batch or share, share),
-        blown_up=blown_up,
+        position=batch.position,
+        resume_position=newest.facts["position"] if newest else 0,
+        micro_batch=min(loop.step.micro_batch or share, share),
+        exploded=blown_up,
     )
     if ranks.first:
         remedies.take(remedy)

@@ -116,5 +116,5 @@ class Saves:
                 seconds=round(interval.seconds, 1),
                 cost_s=round(cost_s, 4),
                 first=before == 0,
-                words=interval.words(),
+                words=interval.text(),
             )

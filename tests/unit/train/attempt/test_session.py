@@ -419,7 +419,7 @@ class TestAnotherRecipe:
         groups = found.state["optimizer"]["param_groups"]
         assert [group["weight_decay"] for group in groups] == [0.25, 0.0]
         assert {group["momentum"] for group in groups} == {0.5}
-        assert Run(tmp_path / "run").base() == (112, 7)
+        assert Run(tmp_path / "run").recipe_start() == (112, 7)
 
     def test_is_not_on_record_where_nothing_is_left_to_train(
         self, sets: dict[str, Path], tmp_path: Path

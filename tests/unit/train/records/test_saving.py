@@ -114,7 +114,7 @@ class TestInterval:
         assert saves.interval_s == 7.0
         saves.set_interval(0.5)
         assert saves.interval_s == 7.0
-        assert "saves every 7 s: costs 7.14%" in heard[-1]["words"]
+        assert "saves every 7.00 s: this takes 7.14%" in heard[-1]["words"]
 
     def test_small_changes_are_not_said_again(self, make: MakeSaves, heard: list[Event]) -> None:
         saves = make()

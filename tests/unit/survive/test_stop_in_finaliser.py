@@ -1,4 +1,4 @@
-"""A wish to stop that falls into a finaliser, which swallows what is raised in it, is not lost."""
+"""A stop request inside a finaliser, where Python drops exceptions, is not lost."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class ClosedLate(io.RawIOBase):
         super().close()
 
 
-def is_heard_after_a_finaliser(wish: StopRequest) -> None:
-    with pytest.raises(StopNow), wish.at_once():
+def is_raised_after_a_finaliser(stop: StopRequest) -> None:
+    with pytest.raises(StopNow), stop.at_once():
         file = ClosedLate()
         del file
         until(lambda: False)
 
 
 @pytest.mark.timeout(300)
-def test_it_is_heard_after_the_finaliser(wish: StopRequest) -> None:
-    is_heard_after_a_finaliser(wish)
-    assert wish.reason == "SIGTERM"
+def test_it_is_raised_after_the_finaliser(stop: StopRequest) -> None:
+    is_raised_after_a_finaliser(stop)
+    assert stop.reason == "SIGTERM"
 
 
 @pytest.fixture
@@ -42,15 +42,15 @@ def elastic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_to_be_reminded_is_no_other_wish(elastic: None, wish: StopRequest) -> None:
-    is_heard_after_a_finaliser(wish)
-    assert wish.reason == "the nodes of the run change"
-    assert wish.aside
+def test_a_repeated_signal_is_the_same_request(elastic: None, stop: StopRequest) -> None:
+    is_raised_after_a_finaliser(stop)
+    assert stop.reason == "the nodes of the run change"
+    assert stop.steps_aside
 
 
 @pytest.mark.timeout(300)
-def test_a_second_signal_is_heard_where_the_first_was_lost(wish: StopRequest) -> None:
-    with pytest.raises(StopNow), wish.at_once():
+def test_a_second_signal_is_raised_where_the_first_was_lost(stop: StopRequest) -> None:
+    with pytest.raises(StopNow), stop.at_once():
         file = ClosedLate()
         del file
         signal.raise_signal(signal.SIGTERM)

@@ -1,0 +1,43 @@
+"""Every sentence of the run directory, as users read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from golden import check_golden
+from stoker.errors import StokerError
+from stoker.recipe.recipe import Recipe
+from stoker.run.directory import Run
+
+
+def test_refusals_golden(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    lines = []
+
+    def note(error: StokerError) -> None:
+        lines.append(f"{type(error).__name__}: {error}".replace(f"{tmp_path}/", ""))
+
+    for text in (None, "{", "[]", '{"format": "one"}', '{"format": 2}'):
+        if text is not None:
+            run.path.mkdir(exist_ok=True)
+            (run.path / "run.json").write_text(text)
+        with pytest.raises(StokerError) as refusal:
+            run.record  # noqa: B018
+        note(refusal.value)
+    (run.path / "run.json").unlink()
+    facts = {"data": "pets", "fingerprint": "f00d", "classes": ["cat", "dog"], "changes": []}
+    run.create({**facts, "values": Recipe().values()}, "")
+    for classes in (["cat", "dog"], ["cat", "owl", "yak"]):
+        with pytest.raises(StokerError) as refusal:
+            run.recipe_changes(Recipe(), SimpleNamespace(fingerprint="beef", classes=classes))
+        note(refusal.value)
+    run.lock()
+    with pytest.raises(StokerError) as refusal:
+        Run(run.path).lock(patience_s=0)
+    holder = (run.path / "lock").read_text()
+    note(StokerError(str(refusal.value).replace(holder, "process 7 on host")))
+    run.unlock()
+    check_golden("run_refusals", lines)
