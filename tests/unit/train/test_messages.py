@@ -20,7 +20,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.run.directory import Run
 from stoker.run.events import Events
 from stoker.survive.divergence import LossWatch
-from stoker.survive.rehearsal import Rehearsed
+from stoker.survive.rehearsal import RehearsalResult
 from stoker.survive.stopping import StopRequest
 from stoker.train.attempt import launch, lost_peers
 from stoker.train.attempt.announce import idle_gpus, lost_ranks, slow_to_save, split_note
@@ -154,7 +154,7 @@ def start_messages(path: Path) -> Iterator[str]:
         events.close()
     yield from split_note(run, "global 64 = 1 rank x 64 x 1 accum; peak 0.1")
     yield from lost_ranks(run)
-    yield from slow_to_save(replace(TINY, spot_notice="off"), Rehearsed(10**9, 100.0, 1.0))
+    yield from slow_to_save(replace(TINY, spot_notice="off"), RehearsalResult(10**9, 100.0, 1.0))
 
 
 def save_messages(path: Path) -> Iterator[str]:

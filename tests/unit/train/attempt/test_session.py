@@ -296,7 +296,7 @@ class TestRefusal:
         return tmp_path / "run"
 
     def test_of_another_recipe_names_the_changed_keys(self, data: Path, run: Path) -> None:
-        with pytest.raises(BadRequest, match="another recipe") as error:
+        with pytest.raises(BadRequest, match="different recipe") as error:
             train(data, recipe(epochs=3, optimizer="adamw", lr=0.01), run)
         for change in ("epochs 2 -> 3", "optimizer 'sgd' -> 'adamw'", "lr 0.0 -> 0.01"):
             assert change in str(error.value)
