@@ -59,7 +59,7 @@ class LaunchResult:
 
     @property
     def killed(self) -> list[str]:
-        """A phrase for each rank that crashed or was killed by somebody else."""
+        """A phrase for each rank that crashed, or that another process killed."""
         return [
             f"rank {rank} was killed ({signal.Signals(-code).name})"
             for rank, code in enumerate(self.codes)

@@ -1,7 +1,7 @@
 """Staging: the images of a stream are prepared in the order they arrive, and arranged at its end.
 
 A stream (an archive, a list of URLs, a table with images in it) is known in full only at its end:
-until then nobody knows its classes, and it often arrives sorted by class, while a set is stored
+until then its classes are unknown, and it often arrives sorted by class, while a set is stored
 mixed. So images are decoded, shrunk and staged in the order they arrive, one chunk a task; then the
 shards are copied together from the stage. The source is never stored. The stage takes as much disk
 space as the packed set, until the set is complete.
