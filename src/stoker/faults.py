@@ -55,16 +55,13 @@ class Fault:
             return False
         return not self.every or (_now.step // self.every) % 2 == 0
 
-    def matches(self, place: str) -> bool:
-        if not self.is_on or self.at != place or self.count < 1:
-            return False
-        return self.step in (None, _now.step) and self.rank in (None, _now.rank)
-
     def is_due(self, place: str) -> bool:
         """Count this visit of the place. True where the fault happens now: for one thread alone,
         also where several arrive together."""
         with _counting:
-            if not self.matches(place):
+            if self.at != place or self.count < 1 or not self.is_on:
+                return False
+            if self.step not in (None, _now.step) or self.rank not in (None, _now.rank):
                 return False
             self.count -= 1
             if self.count >= 1:

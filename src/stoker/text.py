@@ -73,11 +73,8 @@ def size(count: float) -> str:
     """A number of bytes, such as 512 B, 1.2 MB or 3.4 GB."""
     if count < 1000:
         return f"{count:.0f} B"
-    for unit in ("kB", "MB"):
-        count /= 1000
-        if count < 999.95:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000:.1f} GB"
+    unit = "kB" if count < 999.95e3 else "MB" if count < 999.95e6 else "GB"
+    return f"{count / {'kB': 1e3, 'MB': 1e6, 'GB': 1e9}[unit]:.1f} {unit}"
 
 
 def plural(count: int, word: str) -> str:

@@ -23,20 +23,12 @@ def derived_line(
     offsets = micro_cuts(share, recipe.micro_batch if micro_batch is None else micro_batch)
     sizes = [end - begin for begin, end in pairwise(offsets)]
     up_to = "" if first.batch_size == world * max(sizes) * len(sizes) else "up to "
-    if recipe.lr > 0:
-        rate = f"{recipe.lr:g} (--lr)"
-    else:
-        peaks = dict.fromkeys(
-            f"{peak_lr(recipe, stretch.batch_size):.4g}" for stretch in timeline.stretches
-        )
-        rate = (
-            f"{' / '.join(peaks)} ({recipe.lr_base:g} for {recipe.lr_base_size} images, "
-            f"{recipe.lr_base_scale})"
-        )
+    peaks = dict.fromkeys(f"{peak_lr(recipe, s.batch_size):.4g}" for s in timeline.stretches)
+    rule = f"{recipe.lr_base:g} for {recipe.lr_base_size} images, {recipe.lr_base_scale}"
     return (
         f"global batch {first.batch_size:,} = {plural(world, 'rank')} x "
         f"{up_to}{plural(max(sizes), 'image')} x {plural(len(sizes), 'micro-batch')}; "
-        f"peak learning rate {rate}; "
+        f"peak learning rate {' / '.join(peaks)} ({'--lr' if recipe.lr else rule}); "
         f"warm-up {recipe.warmup_epochs:g} epochs = "
         f"{plural(warmup_steps(recipe, timeline), 'step')}; "
         f"{plural(recipe.epochs, 'epoch')} = {plural(timeline.steps, 'step')}"

@@ -49,14 +49,13 @@ class EpochProgress:
     def add(self, event: Event) -> None:
         if int(event["epoch"]) != self.epoch:
             self.begin_epoch(int(event["epoch"]))
-        wall = step_seconds(event)
         self.last = event
         self.steps += 1
         self.images += event["images"]
-        self.wall_s += wall
+        self.wall_s += step_seconds(event)
         self.data_s += data_seconds(event)
         self.sums = [a + b for a, b in zip(self.sums, event["sums"], strict=True)]
-        self.recent.append((wall, event["batch"]))
+        self.recent.append((step_seconds(event), event["batch"]))
 
     @property
     def rate(self) -> float:
@@ -104,10 +103,7 @@ def start_lines(event: Event) -> list[str]:
     """The lines before the first step of an attempt."""
     lines = [event["derived"]]
     lines += [f"note: {text}" for text in event["warnings"]]
-    lines += [
-        f"note: checkpoint {name} is torn (incomplete or damaged) and was skipped"
-        for name in event["torn"]
-    ]
+    lines += [f"note: checkpoint {name} is torn and was skipped" for name in event["torn"]]
     if event["position"]:
         lines.append(f"resumed at step {event['step']:,} of {event['steps']:,}")
     return lines

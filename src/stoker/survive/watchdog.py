@@ -58,11 +58,11 @@ def describe_stall(standings: Sequence[Standing], world: int) -> str:
         names = ", ".join(f"rank {rank}" for rank in missing)
         return f"{names} did not report: the machine is lost, or the process is stopped"
     behind = min(standings, key=lambda standing: standing.progress)
-    first = f"rank {behind.rank} on {behind.host} is in '{behind.phase}' of step {behind.step}"
+    slowest = f"rank {behind.rank} on {behind.host} is in '{behind.phase}' of step {behind.step}"
     others = sorted({s.phase for s in standings if s.progress != behind.progress})
     if others:
-        return f"{first}; the others are ahead, in {', '.join(others)}"
-    return f"{first}, and so are all other ranks" if world > 1 else first
+        return f"{slowest}; the others are ahead, in {', '.join(others)}"
+    return f"{slowest}, and so are all other ranks" if world > 1 else slowest
 
 
 def stacks() -> dict[str, list[str]]:
@@ -162,8 +162,8 @@ class Watchdog:
         self._over.wait(GATHER_S)
         standings = {own.rank: own}
         bounded(lambda: standings.update(self._gather(own)))
-        ranks = describe_stall(list(standings.values()), self._world)
-        message = f"no step for {still_s:.0f} s: {ranks}"
+        ranks = list(standings.values())
+        message = f"no step for {still_s:.0f} s: {describe_stall(ranks, self._world)}"
         self.stalls.append(message)
         if own.rank == 0:
             self._print(f"{message}; stacks in {self._folder}")
