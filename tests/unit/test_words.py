@@ -31,7 +31,6 @@ LINK_PLACES = {
     "src/stoker/measure/verdict_text.py": r'"network":',
     "docs/verdict.md": r"`network`|: network$",
     "docs/results/verdict.md": r"\| network \|",
-    "docs/runs.md": r"disk, network, GPU",
     "docs/decisions/013-folders-show-the-architecture.md": r'"network"',
 }
 """Files in which it names the traffic of a machine, a limit or a figure, and how."""
