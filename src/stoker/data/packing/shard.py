@@ -249,7 +249,7 @@ def one_at_a_time(lock: Path, needed: bool) -> Iterator[None]:
 
 
 def read_bounded(path: str) -> bytes:
-    """A file's bytes. Raises Rejected where it cannot be used, StokerError where a retry may help."""
+    """A file's bytes. Raises Rejected where it cannot be used, StokerError if a retry may help."""
     try:
         # O_NONBLOCK: opening a pipe that is named like an image must not wait for a writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

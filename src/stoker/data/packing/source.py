@@ -64,7 +64,7 @@ class StreamSource:
 def open_source(
     source: str, val_share: float, columns: dict[str, str], cache: Path
 ) -> FileSource | StreamSource:
-    """The source of this name. Raises BadRequest where there is none, or no training image in it."""
+    """The source of this name. Raises BadRequest where there is none, or no training image."""
     path = Path(source)
     if source == "-":
         if sys.stdin is None or sys.stdin.isatty():

@@ -42,8 +42,8 @@ from stoker.text import shown
 CHUNK_IMAGES = 256
 CHUNK_BYTES = 16 << 20
 CHUNK_ITEMS = 16384
-"""A chunk, which goes to its worker through memory, ends at the first of these limits. Items without
-data (rejected before) count only for the last."""
+"""A chunk, which is sent through memory, ends at the first of these limits. Items without data
+count only for the last."""
 STAGED = pa.schema(
     [
         *ROW,
