@@ -293,7 +293,7 @@ class _Downloads:
             host.not_before = max(host.not_before, now + answer.wait_s)
 
     def _retry(self, job: _Job, answer: Failed) -> None:
-        """Queue a job again, from its own URL; finish it after its last try or a lasting failure."""
+        """Queue a job again, from its URL on; finish it after the last try or a lasting failure."""
         job.tries += 1
         if not answer.temporary or job.tries >= self._limits.tries:
             self._finish(job.number, Fetched(None, str(answer), answer.temporary))
