@@ -92,7 +92,6 @@ class _RunLines:
     validations: int = 0
 
     def finish(self) -> LoggedRun:
-        """The run as it was logged."""
         for rank in self.ranks:
             rank.finish()
         count, first = len(self.ranks), self.ranks[0].first
@@ -148,8 +147,7 @@ class _Sorter:
         self.cut = False
         self._open: list[_OpenRank] = []
         """By their latest lines."""
-        self._count = 0
-        self._ranks = 0
+        self._count = self._ranks = 0
         self._line_above: LogLine | None = None
         self._validation: int | None = None
 
@@ -245,7 +243,6 @@ def _is_at_interval(rank: RankLines, line: LogLine) -> bool:
 
 
 def read(file: BinaryIO) -> Log:
-    """The runs in a stream of bytes."""
     sorter, headings = _Sorter(), Headings()
     for text in lines(file):
         line = parse(text)
