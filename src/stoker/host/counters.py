@@ -2,7 +2,7 @@
 
 Invariants: a value that the kernel does not give is left out, never zero; a file that failed once
 is not tried again. Kernel files are held open: each call that may block releases the interpreter
-lock, which a hog gives back milliseconds later. Summaries are pure functions of readings.
+lock, which a busy thread returns milliseconds later. Summaries are pure functions of readings.
 """
 
 from __future__ import annotations

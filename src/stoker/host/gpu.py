@@ -63,10 +63,8 @@ class Gpus:
             return
         for device in devices:
             with suppress(Exception):
-                if isinstance(device, int):
-                    handle = nvml.nvmlDeviceGetHandleByIndex(device)
-                else:
-                    handle = nvml.nvmlDeviceGetHandleByUUID(device)
+                kind = "Index" if isinstance(device, int) else "UUID"
+                handle = getattr(nvml, f"nvmlDeviceGetHandleBy{kind}")(device)
                 self._queries.append((device, queries_of(nvml, handle)))
 
     def read(self, slow: bool = True) -> list[dict[str, Any]]:

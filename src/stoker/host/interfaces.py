@@ -39,9 +39,8 @@ def card_mbit(interface: str, folder: str = "/sys/class/net") -> int | None:
 
 
 def nccl_transport(log: str) -> str:
-    """The transport that NCCL names in its log (NCCL_DEBUG=INFO): how most channels connect, and
-    the network it uses; empty if it names none. Written from NCCL's documentation and public logs;
-    not yet tried with a GPU."""
+    """The channels and the network that NCCL names in its log (NCCL_DEBUG=INFO); empty if none.
+    Written from NCCL's documentation and public logs; not yet tried with a GPU."""
     paths = Counter(re.findall(r"Channel \S+ : .* via ([A-Za-z0-9_]+(?:/[A-Za-z_]+\w*)?)", log))
     channels = ", ".join(f"{path} ({count} channels)" for path, count in paths.most_common(3))
     networks = re.findall(r"Using network (\S+)", log)

@@ -60,7 +60,7 @@ def cgroup_cores(root: str = CGROUPS, own: str = OWN_CGROUP) -> int:
 def usable_memory(
     root: str = CGROUPS, own: str = OWN_CGROUP, meminfo: str = "/proc/meminfo"
 ) -> int:
-    """Bytes this process may use, by the machine and its control groups; UNLIMITED if unreadable."""
+    """Bytes this process may use, by machine and control groups; UNLIMITED if unreadable."""
     sizes = [UNLIMITED, *(limit.bytes for limit in memory_limits(root, own))]
     with suppress(OSError):
         sizes.append(total_memory(Path(meminfo).read_text()))
@@ -84,8 +84,7 @@ def memory_limits(root: str, own: str) -> Iterator[MemoryLimit]:
 
 
 def allowed_memory(max_ram_gb: float, memory: int, ranks_here: int = 1) -> int:
-    """Bytes that loading or packing may take: an equal part for each rank of this host, of
-    `--max-ram`, or of half of the usable memory where `--max-ram` is 0."""
+    """Bytes that loading or packing may take: a rank's part of `--max-ram` or half the memory."""
     return int((max_ram_gb * GB if max_ram_gb else MEMORY_SHARE * memory) / ranks_here)
 
 

@@ -56,7 +56,7 @@ def machine_ticks(text: str) -> dict[str, int]:
 
 
 def throttled(text: str) -> dict[str, float]:
-    """`cpu.stat`, version 2 or 1: how often, and how long over the cores, it was stopped."""
+    """`cpu.stat`, version 2 or 1: how often a quota stopped its group, how long over the cores."""
     values = fields(text)
     times: dict[str, float] = {}
     if "throttled_usec" in values:

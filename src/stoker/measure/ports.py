@@ -37,7 +37,7 @@ def rate_mbit(size: float, ranks: int, seconds: float) -> float:
 
 
 def port_mbit(rate: float, spread: float = 0.0, busy: float | None = None) -> int | None:
-    """The port that limits a transfer; None if the rate fits none, is unsteady, or the CPU's."""
+    """The port that limits a transfer; None if none fits, it is unsteady or the CPU limits it."""
     nearest = next((port for port in PORTS_MBIT if rate <= MOST_OF_PORT * port), None)
     if nearest is None or rate < LEAST_OF_PORT * nearest or (busy is not None and busy > BUSY):
         return None

@@ -104,8 +104,7 @@ class Spans:
     def _leave(self) -> None:
         launched, self._launched = self._launched, None
         if launched is not None and self.now == "backward":
-            self._marks.append(("backward", launched))
-            self._marks.append(("exchange", self._clock.mark()))
+            self._marks += [("backward", launched), ("exchange", self._clock.mark())]
         else:
             self._charge()
         self._open.pop()

@@ -1,10 +1,9 @@
 """The runs in a file of training logs of other programs, and their means.
 
 A file may be one log or a page of notes with several. Lines that continue each other are one run; a
-line that starts over begins another run; lines of several ranks, side by side, are one run of
-several ranks. Means are taken from running means, weighted by steps, never from what a typical
-line shows: a loader that cannot keep up but has a queue waits seldom and long, and most lines show
-no wait at all. Memory is bounded for any file.
+line that starts over begins another; lines of ranks, side by side, are one run. Means are taken
+from running means, weighted by steps, never from what a typical line shows: a loader that cannot
+keep up but has a queue waits seldom and long, and most lines show none. Memory is bounded.
 """
 
 from __future__ import annotations
