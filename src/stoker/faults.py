@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "STOKER_FAULTS"
-"""For tests only."""
 POLL_S = 0.01
 """Seconds between two checks for the file that ends a stall."""
 
@@ -56,8 +55,7 @@ class Fault:
         return not self.every or (_now.step // self.every) % 2 == 0
 
     def is_due(self, place: str) -> bool:
-        """Count this visit of the place. True where the fault happens now: for one thread alone,
-        also where several arrive together."""
+        """Count this visit of the place; True, for one thread alone, if the fault happens now."""
         with _counting:
             if self.at != place or self.count < 1 or not self.is_on:
                 return False

@@ -1,6 +1,4 @@
-"""The line that a run prints before step 1, and warnings about its recipe. Pure functions of plain
-numbers.
-"""
+"""The line before step 1, and warnings about the recipe: pure functions of plain numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from stoker.text import plural
 def derived_line(
     recipe: Recipe, timeline: Timeline, world: int, micro_batch: int | None = None
 ) -> str:
-    """Ranks, micro-batches, learning rate, warm-up and steps in one line. `micro_batch` is the size
-    that fits in memory; None: the recipe's."""
+    """The settings in one line. `micro_batch` is what fits in memory; None: the recipe's."""
     first = timeline.stretches[0]
     share = max(end - begin for begin, end in pairwise(cuts(first.batch_size, world)))
     offsets = micro_cuts(share, recipe.micro_batch if micro_batch is None else micro_batch)
