@@ -51,8 +51,7 @@ class Snapshot:
 
 
 def copy_to_cpu(tree: Any) -> Any:
-    """A copy of nested dictionaries and lists, with all tensors copied to main memory, so that
-    training no longer changes them."""
+    """A copy of nested dictionaries and lists in main memory, which training no longer changes."""
     if isinstance(tree, Tensor):
         return tree.detach().to("cpu", copy=True)
     if isinstance(tree, dict):
@@ -65,8 +64,7 @@ def contiguous(tensors: Tensors) -> Tensors:
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> int:
-    """Write the files, then the manifest, then the marker. Returns the bytes of the files. Raises
-    OSError where the disk refuses."""
+    """Write the files, the manifest, then the marker; returns the files' bytes. Raises OSError."""
     reach("save:begun")
     if folder.exists():
         shutil.rmtree(folder)
@@ -128,11 +126,10 @@ def read_checkpoint(folder: Path) -> Snapshot:
         raise StokerError(f"{folder} is not a complete checkpoint")
     data = {}
     for name, listed in manifest["files"].items():
-        data[name] = (folder / name).read_bytes()
+        path = folder / name
+        data[name] = path.read_bytes()
         if sha256_of(data[name]) != listed["sha256"]:
-            raise StokerError(
-                f"{folder / name} is damaged: its hash is not the one in the manifest"
-            )
+            raise StokerError(f"{path} is damaged: its hash is not the one in the manifest")
     ema = load(data["ema.safetensors"]) if "ema.safetensors" in data else {}
     state = torch.load(io.BytesIO(data["state.pt"]), map_location="cpu", weights_only=True)
     return Snapshot(load(data["weights.safetensors"]), ema, state, manifest, folder.name)

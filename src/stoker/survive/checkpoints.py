@@ -47,9 +47,8 @@ class SaveResult:
     """The accuracy, where it is the best so far; else None."""
     bytes: int
     seconds: float
-    """From the start of the save to its commit, in the background."""
+    """From the start of the save to its commit, in the background; `busy_s` are CPU seconds."""
     busy_s: float
-    """CPU seconds."""
 
 
 def step_and_save(name: str) -> tuple[int, int]:
@@ -76,19 +75,17 @@ class Checkpoints:
 
     def names(self) -> list[str]:
         """The names of all checkpoint folders, newest first, valid or not."""
-        names = (name for name in self._entries() if NAME.fullmatch(name))
-        return sorted(names, key=step_and_save, reverse=True)
+        return sorted(filter(NAME.fullmatch, self._entries()), key=step_and_save, reverse=True)
 
     def _entries(self) -> list[str]:
         return [item.name for item in self.folder.iterdir()] if self.folder.is_dir() else []
 
     def pointer(self, which: str) -> str | None:
         """The name in the file `last` or `best`; None where there is no valid one."""
-        try:
+        with suppress(OSError, ValueError):
             name = (self.run_path / which).read_text().strip()
-        except (OSError, ValueError):
-            return None
-        return name if NAME.fullmatch(name) else None
+            return name if NAME.fullmatch(name) else None
+        return None
 
     def newest(self) -> tuple[Snapshot | None, list[str]]:
         """The newest checkpoint that reads back, and the names of newer ones that do not. Raises
@@ -109,14 +106,12 @@ class Checkpoints:
         return None, torn
 
     def refuse_newer(self) -> None:
-        """Raise NewerFormat where `newest` would. This reads only the manifests, so that every rank
-        can do it before an attempt begins."""
+        """Raise NewerFormat where `newest` would; reads only manifests, so every rank can do it."""
         with suppress(OSError):  # `newest` raises it, with the name of the folder
             next((name for name in self.names() if manifest_of(self.folder / name)), None)
 
     def recover(self) -> tuple[Snapshot | None, list[str]]:
-        """Return `newest`, set the torn folders aside, and repair `last` and `best`. Only for the
-        process that saves."""
+        """Return `newest`, set torn folders aside, repair `last` and `best`: on rank 0 only."""
         checkpoint, torn = self.newest()
         for name in torn:
             self._set_aside(name)
@@ -153,8 +148,7 @@ class Checkpoints:
             raise failure
 
     def join(self, alive: Callable[[], None] = lambda: None) -> None:
-        """Wait until no save is under way, whether it succeeds or fails. Calls `alive` about once a
-        second, for SLOWEST_S at most."""
+        """Wait until no save is under way; calls `alive` each second, for SLOWEST_S at most."""
         deadline = time.monotonic() + SLOWEST_S
         while self._thread:
             self._thread.join(1.0)
@@ -227,16 +221,14 @@ class Checkpoints:
             reach("prune:folder")
 
     def _manifest(self, name: str) -> dict[str, Any] | None:
-        """The manifest of a checkpoint; empty where it cannot be read now, or only by a newer
-        version; None where the folder is not a checkpoint."""
+        """The manifest; empty if it cannot be read now or by this version, None if it is wrong."""
         try:
             return manifest_of(self.folder / name)
         except (OSError, NewerFormat):
             return {}
 
     def _prunable(self, keep: int) -> Iterator[str]:
-        """All folders up to the newest checkpoint, except the `keep` newest, `last`, `best`, and
-        those that cannot be read now."""
+        """Folders up to the newest checkpoint, except the `keep` newest, `last`, `best`, unread."""
         manifests = {name: self._manifest(name) for name in self.names()}
         valid = [name for name, manifest in manifests.items() if manifest]
         unread = [name for name, manifest in manifests.items() if manifest == {}]

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 LATE_STEPS = 2
-"""Steps after which the norm of a GPU step is read."""
 FAR_ABOVE_CHANCE = 1.5
 """A loss above this many times the loss of guessing, and 1 above it, is too high."""
 PATIENCE_STEPS = 20
@@ -50,8 +49,7 @@ class Sentinel:
         self._pending.append((step, norm, event))
 
     def first_bad(self, *, all_steps: bool = False) -> PendingStep | None:
-        """The next step whose norm is not finite, among those that are old enough to be read, or
-        among all; None where there is none."""
+        """The next step whose norm is not finite, of those old enough to read or all; or None."""
         while self._pending and (all_steps or len(self._pending) > self._late):
             step, norm, event = self._pending.popleft()
             if event:

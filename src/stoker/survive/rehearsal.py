@@ -31,18 +31,15 @@ FOLDER = "rehearsal"
 
 @dataclass(frozen=True)
 class RehearsalResult:
-    """The size and cost of a checkpoint of this run."""
+    """The size and cost of a checkpoint of this run: seconds until its commit, and CPU seconds."""
 
     bytes: int
     seconds: float
-    """From the start of the save to its commit."""
     busy_s: float
-    """CPU seconds."""
 
 
 class Reader:
-    """A process that reads a checkpoint back. Start it early: it imports torch for seconds, while
-    the model is built."""
+    """A process that reads a checkpoint back. Start it early: it imports torch for seconds."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -64,8 +61,7 @@ class Reader:
                 f"a checkpoint in {folder.parent} was written, but another process cannot read it: "
                 f"{reason}"
             )
-        counts: dict[str, int] = json.loads(output)
-        return counts
+        return dict(json.loads(output))
 
     def close(self) -> None:
         """End the process, whether or not it has read anything."""
@@ -119,8 +115,7 @@ def require_space(folder: Path, needed: int) -> None:
 
 
 def reserve(path: Path, size: int) -> int:
-    """Reserve bytes in a file with fallocate, which quotas count, without writing them. Returns the
-    error number; 0 where it worked, or the file system does not support it."""
+    """Reserve bytes by fallocate, which quotas count; the error number, 0 also if unsupported."""
     if sys.platform != "linux":
         return 0
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)

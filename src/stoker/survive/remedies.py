@@ -57,8 +57,7 @@ class Remedies:
     def __init__(self, run_path: Path) -> None:
         self.path = run_path
         try:
-            rows = json.loads((run_path / FILE).read_bytes())
-            self.taken = [Remedy(**row) for row in rows]
+            self.taken = [Remedy(**row) for row in json.loads((run_path / FILE).read_bytes())]
         except FileNotFoundError:
             self.taken = []
         except (ValueError, TypeError) as error:
@@ -89,10 +88,9 @@ class Remedies:
         micro_batch: int,
         exploded: bool = False,
     ) -> Remedy:
-        """The remedy for trouble in the batch at `position`, where the run resumes at
-        `resume_position` and a rank trained on `micro_batch` images at once. `exploded`: the losses
-        were too high before, so that no single batch is the cause. Raises StokerError where the
-        recipe says stop, the retries are used up, or the smallest micro-batch does not fit."""
+        """The remedy for trouble in the batch at `position`; the run resumes at `resume_position`.
+        `exploded`: losses were too high before, so no single batch is the cause. Raises StokerError
+        if the recipe says stop, the retries are used up, or the smallest micro-batch is too big."""
         digest, message = recipe.digest(), str(trouble)
         if trouble.kind == MEMORY:
             if micro_batch <= SMALLEST_MICRO_BATCH:
@@ -115,7 +113,6 @@ class Remedies:
         return Remedy("skip", position, digest, message)
 
     def take(self, remedy: Remedy) -> None:
-        """Record a remedy."""
         self.taken.append(remedy)
         write_json(self.path / FILE, [asdict(remedy) for remedy in self.taken])
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from stoker.text import seconds
 
 LARGEST_SHARE = 0.004
-"""The largest share of the time that saves may take."""
 SHORTEST_S, LONGEST_S = 15.0, 3600.0
 UNKNOWN_S = 30.0
 """The interval of an attempt until its first save is measured."""

@@ -40,8 +40,7 @@ SLOWEST_S = 60.0
 
 @dataclass(frozen=True)
 class Notice:
-    """A provider takes this machine at a time, in seconds since 1970. Raises ValueError where the
-    time is not one."""
+    """A provider takes this machine `at` seconds since 1970. Raises ValueError for a bad time."""
 
     provider: str
     at: float
@@ -66,7 +65,7 @@ class Service:
             self._host = ""
         if not self._host or parts.scheme != "http":
             raise BadRequest(f"{ENDPOINT} must be a URL like {USUAL_ENDPOINT}, not {url!r}")
-        self._token = ""
+        self.token = ""
 
     def ask(self, path: str, headers: Mapping[str, str], method: str = "GET") -> tuple[int, str]:
         """The status and text of an answer. Raises OSError or HTTPException where there is none."""
@@ -80,19 +79,16 @@ class Service:
 
     def ask_with_token(self, path: str) -> tuple[int, str]:
         """`ask` with the token that AWS requires, and may let expire at any time."""
-        if not self._token:
+        if not self.token:
             life = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_LIFE_S)}
-            status, self._token = self.ask(TOKEN_PATH, life, "PUT")
+            status, token = self.ask(TOKEN_PATH, life, "PUT")
             if status != 200:
-                self.forget_token()
                 return status, ""
-        status, text = self.ask(path, {"X-aws-ec2-metadata-token": self._token})
+            self.token = token
+        status, text = self.ask(path, {"X-aws-ec2-metadata-token": self.token})
         if status == 401:
-            self.forget_token()
+            self.token = ""
         return status, text
-
-    def forget_token(self) -> None:
-        self._token = ""
 
 
 def aws(service: Service) -> float | None:
@@ -150,8 +146,7 @@ DMI_ENTRIES = {
 
 
 def provider_here(setting: str, dmi: Path = Path("/sys/class/dmi/id")) -> str | None:
-    """The provider to watch by the recipe's `spot_notice`: the one that it names, or with auto the
-    one that this machine belongs to; None for none."""
+    """The provider that the recipe's `spot_notice` names, or with auto this machine's; or None."""
     if setting != "auto":
         return None if setting == "off" else setting
     for name, (file, text) in DMI_ENTRIES.items():
@@ -163,11 +158,9 @@ def provider_here(setting: str, dmi: Path = Path("/sys/class/dmi/id")) -> str | 
 
 @contextmanager
 def watching(setting: str, stop: StopRequest) -> Iterator[None]:
-    """Until the block ends, watch for a notice, where there is a provider to ask. A notice requests
-    a stop."""
-    provider = provider_here(setting)
+    """Until the block ends, a notice requests a stop, where there is a provider to ask."""
     with ExitStack() as leaving:
-        if provider:
+        if provider := provider_here(setting):
             watch = NoticeWatch(provider, Service(), stop)
             leaving.callback(watch.close)
             watch.begin()
@@ -198,17 +191,15 @@ class NoticeWatch:
             notice = None if at is None else Notice(self.name, at)
         except Exception:  # a service may answer anything; it is asked again
             self.failures += 1
-            self.service.forget_token()
+            self.service.token = ""
             return None
         self.failures = 0
         return notice
 
     def _watch(self) -> None:
-        every = PROVIDERS[self.name].every_s
-        pause = 0.0
+        every, pause = PROVIDERS[self.name].every_s, 0.0
         while not self._over.wait(pause):
-            notice = self.look()
-            if notice:
+            if notice := self.look():
                 self.stop.request(notice.text())
                 return
             if self.failures == 3:

@@ -42,12 +42,10 @@ class StopRequest:
         self.notes: list[str] = []
         """Messages for the user from the threads that watch for a reason to stop."""
         self._elastic = ELASTIC in os.environ
-        self._final = False
+        self._final = self._at_once = self._repeating = False
         self._before: dict[signal.Signals, Any] = {}
         self._writer = -1
         self._signalling = threading.Lock()
-        self._at_once = False
-        self._repeating = False
         self._leave: Callable[[], None] | None = None
 
     def __bool__(self) -> bool:
@@ -72,8 +70,7 @@ class StopRequest:
 
     @contextmanager
     def at_once(self, leave: Callable[[], None] | None = None) -> Iterator[None]:
-        """In this block a stop request, also an earlier one, calls `leave` and raises StopNow in
-        the main thread."""
+        """In this block a stop request, also an earlier one, calls `leave` and raises StopNow."""
         self._at_once, self._leave, self._repeating = True, leave, False
         try:
             if self:
@@ -100,8 +97,7 @@ class StopRequest:
             self._signal_main_thread()
 
     def _signal_main_thread(self) -> None:
-        """Interrupt the main thread by a signal, whose handler calls `_interrupt` there. SIGTERM,
-        because any other signal would stop an elastic run for good."""
+        """Make the main thread `_interrupt`, by SIGTERM: others stop an elastic run for good."""
         with self._signalling:
             if self._at_once and self._before:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -136,8 +132,7 @@ class StopRequest:
         with os.fdopen(reader, "rb", buffering=0) as signals:
             while number := signals.read(1):
                 time.sleep(DELIVERY_S)
-                handled = self.reason is not None
-                if not handled and signal.getsignal(number[0]) == self._handle:
+                if self.reason is None and signal.getsignal(number[0]) == self._handle:
                     signal.pthread_kill(threading.main_thread().ident or 0, number[0])
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 TIMES_USUAL = 5
 FIRST_STEP_S = 600.0
@@ -75,8 +74,7 @@ def stacks() -> dict[str, list[str]]:
 
 
 def bounded(function: Callable[[], object], seconds: float = 2.0) -> None:
-    """Call a function in a thread and wait for so long at most: a disk may hang for ever. Its
-    exceptions are ignored."""
+    """Call a function for so long at most, as a disk may hang for ever; exceptions are ignored."""
 
     def attempt() -> None:
         with suppress(Exception):
@@ -87,33 +85,28 @@ def bounded(function: Callable[[], object], seconds: float = 2.0) -> None:
     thread.join(seconds)
 
 
+@dataclass
 class Watchdog:
     """Watches one rank: the main thread calls `beat` after each step."""
 
-    def __init__(
-        self,
-        standing: Callable[[float], Standing],
-        folder: Path,
-        world: int,
-        *,
-        after_s: float,
-        report: Callable[[str], None],
-        give_up: Callable[[str], None],
-        patience: int = GIVE_UP_AFTER,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._standing, self._folder, self._world = standing, folder, world
-        self._after, self._print, self._give_up = after_s, report, give_up
-        self._patience, self._clock = patience, clock
+    _standing: Callable[[float], Standing]
+    folder: Path
+    world: int
+    after_s: float
+    report: Callable[[str], None]
+    give_up: Callable[[str], None]
+    patience: int = GIVE_UP_AFTER
+    clock: Callable[[], float] = time.monotonic
+    stalls: list[str] = field(default_factory=list)
+    """Descriptions of stalls that are not in the events yet."""
+
+    def __post_init__(self) -> None:
         self._paces: deque[float] = deque(maxlen=50)
-        self._beat = self._clock()
-        self._beats = 0
+        self._beat, self._beats = self.clock(), 0
         self._over = threading.Event()
-        self.stalls: list[str] = []
-        """Descriptions of stalls that are not in the events yet."""
 
     def begin(self) -> None:
-        self._beat = self._clock()
+        self._beat = self.clock()
         threading.Thread(target=self._watch, name="stoker-watchdog", daemon=True).start()
 
     def close(self) -> None:
@@ -121,11 +114,11 @@ class Watchdog:
 
     def touch(self) -> None:
         """Note that the main thread is alive, in work that takes longer than a step."""
-        self._beat = self._clock()
+        self._beat = self.clock()
 
     def beat(self) -> None:
         """Note that the main thread has finished a step."""
-        now = self._clock()
+        now = self.clock()
         if self._beats:
             self._paces.append(now - self._beat)
         self._beat, self._beats = now, self._beats + 1
@@ -134,13 +127,13 @@ class Watchdog:
     def limit_s(self) -> float:
         """Seconds without a beat that are a stall."""
         if self._beats < 2:
-            return max(self._after, FIRST_STEP_S)
-        return max(self._after, TIMES_USUAL * statistics.median(list(self._paces)))
+            return max(self.after_s, FIRST_STEP_S)
+        return max(self.after_s, TIMES_USUAL * statistics.median(list(self._paces)))
 
     def _watch(self) -> None:
         reported = 0
         while not self._over.wait(POLL_S):
-            still = self._clock() - self._beat
+            still = self.clock() - self._beat
             if still < self.limit_s:
                 reported = 0
             elif still > self.limit_s * (reported + 1):
@@ -150,33 +143,31 @@ class Watchdog:
                 except Exception as error:  # such as a full disk: giving up matters more
                     message = f"no step for {still:.0f} s ({error})"
                 # The report takes a while, in which a step may have ended.
-                moved = self._over.is_set() or self._clock() - self._beat < still
-                if reported >= self._patience and not moved:
-                    self._give_up(message)
+                moved = self._over.is_set() or self.clock() - self._beat < still
+                if reported >= self.patience and not moved:
+                    self.give_up(message)
 
     def _report(self, still_s: float) -> str:
         """Write where this rank is, gather the other ranks, and return a line about all of them."""
         own = self._standing(still_s)
-        path = self._folder / f"stall-rank{own.rank}.json"
+        path = self.folder / f"stall-rank{own.rank}.json"
         bounded(lambda: path.write_text(json.dumps(asdict(own))))
         self._over.wait(GATHER_S)
         standings = {own.rank: own}
         bounded(lambda: standings.update(self._gather(own)))
-        ranks = list(standings.values())
-        message = f"no step for {still_s:.0f} s: {describe_stall(ranks, self._world)}"
+        ranks = describe_stall(list(standings.values()), self.world)
+        message = f"no step for {still_s:.0f} s: {ranks}"
         self.stalls.append(message)
         if own.rank == 0:
-            self._print(f"{message}; stacks in {self._folder}")
+            self.report(f"{message}; stacks in {self.folder}")
         return message
 
     def _gather(self, own: Standing) -> dict[int, Standing]:
         """Where the ranks are, by the files that they wrote lately."""
         standings = {}
-        for path in sorted(self._folder.glob("stall-rank*.json")):
-            try:
-                facts: dict[str, Any] = json.loads(path.read_text())
-            except (OSError, ValueError):
-                continue
-            if facts["time"] > own.time - self.limit_s / 2:
-                standings[facts["rank"]] = Standing(**facts)
+        for path in sorted(self.folder.glob("stall-rank*.json")):
+            with suppress(OSError, ValueError):
+                facts = json.loads(path.read_text())
+                if facts["time"] > own.time - self.limit_s / 2:
+                    standings[facts["rank"]] = Standing(**facts)
         return standings

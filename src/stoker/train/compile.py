@@ -30,30 +30,24 @@ class Compilation:
 
     def is_needed(self, batch: Batch) -> bool:
         """Whether this batch has a shape that is not compiled yet; the same on every rank."""
-        compiles = self.step.recipe.compile
-        return compiles and (batch.size, batch.image_size) not in self._ready
+        return self.step.recipe.compile and (batch.size, batch.image_size) not in self._ready
 
     def __call__(self, batch: Batch) -> None:
         """Compile; each rank makes exactly one pass in which gradients are exchanged."""
-        for images, last in self._sizes(batch):
+        *others, last = self.step.micro_batch_sizes(batch)
+        # The compiler compiles passes with and without a gradient exchange separately.
+        for images, exchanges in sorted({*((images, False) for images in others), (last, True)}):
             with self.stop.at_once(self.leave), self.step.spans("compile"):
-                self._compile(images, last, batch.image_size)
+                self._compile(images, exchanges, batch.image_size)
         self._ready.add((batch.size, batch.image_size))
 
-    def _sizes(self, batch: Batch) -> list[tuple[int, bool]]:
-        """The sizes of this batch's micro-batches, each with whether ranks exchange gradients in
-        it: the compiler compiles both cases separately."""
-        *others, last = self.step.micro_batch_sizes(batch)
-        return sorted({*((images, False) for images in others), (last, True)})
-
-    def _compile(self, images: int, last: bool, image_size: int) -> None:
+    def _compile(self, images: int, exchanges: bool, image_size: int) -> None:
         step, model = self.step, self.step.state.model
         blank = blank_images(image_size, step.ranks.device, images)
         blank = blank.to(memory_format=memory_format(step.recipe))
         with buffers_restored(model):
             try:
-                with step.exchange_gradients(last):
-                    total = forward(step.wrapped, blank, step.recipe.amp).sum()
-                    total.backward()  # type: ignore[no-untyped-call]
+                with step.exchange_gradients(exchanges):
+                    forward(step.wrapped, blank, step.recipe.amp).sum().backward()  # type: ignore[no-untyped-call]
             finally:
                 model.zero_grad(set_to_none=True)

@@ -45,17 +45,13 @@ def build_on_device(
 ) -> tuple[nn.Module, Normalise]:
     """The recipe's model on the device, in the recipe's memory layout, and the input it expects."""
     model, normalise = build_model(recipe, classes)
-    layout = memory_format(recipe)
-    return model.to(device=device, memory_format=layout), normalise  # type: ignore[call-overload]
+    return model.to(device=device, memory_format=memory_format(recipe)), normalise  # type: ignore[call-overload]
 
 
 def batch_memory(device: torch.device) -> Callable[[tuple[int, ...]], NDArray[np.uint8]]:
     """A function that allocates batch buffers: pinned if a GPU copies from them."""
-
-    def allocate(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        return torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda").numpy()
-
-    return allocate
+    pinned = device.type == "cuda"
+    return lambda shape: torch.empty(shape, dtype=torch.uint8, pin_memory=pinned).numpy()
 
 
 def input_maker(
@@ -77,9 +73,8 @@ def input_maker(
         pixels = torch.from_numpy(images).to(device).float()
         # Whole rows at once: three numbers at a time take a CPU four times as long.
         count, height, width, colours = pixels.shape
-        rows = pixels.view(count, height, width * colours)
         row_mean, row_scale = repeated(width)
-        rows.sub_(row_mean).mul_(row_scale)
+        pixels.view(count, height, width * colours).sub_(row_mean).mul_(row_scale)
         return pixels.permute(0, 3, 1, 2)
 
     return interleaved if channels_last else planes

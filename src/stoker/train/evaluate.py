@@ -45,10 +45,9 @@ def hits(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a model on one split."""
+    """Evaluates a model on one split, which `loader` loads in order."""
 
     loader: Loader
-    """Loads the split in order."""
     ranks: Ranks
     batch_size: int
 
@@ -72,12 +71,10 @@ class Evaluator:
         stop: Callable[[], bool] = lambda: False,
         waiting: Callable[[float], None] = lambda seconds: None,
     ) -> Accuracy | None:
-        """Count right answers. Returns None if `stop` was true before the end; `waiting` is called
-        with the seconds waited so far while a batch is late."""
+        """Count right answers; None if `stop` came first. `waiting` gets the seconds of a delay."""
         was_training = model.training
         model.eval()
-        counts = torch.zeros(3, dtype=torch.int64)
-        loss = 0.0
+        counts, loss = torch.zeros(3, dtype=torch.int64), 0.0
         batches = self.loader.batches(self.plan(image_size), waiting)
         try:
             # All ranks take the same number of turns, so that they vote at the same points.
@@ -85,8 +82,7 @@ class Evaluator:
             for _ in range(-(-largest_share // self.batch_size)):
                 if stop():
                     return None
-                loaded = next(batches, None)
-                if loaded is None:
+                if (loaded := next(batches, None)) is None:
                     continue
                 logits = model(to_input(loaded.images)).float()
                 labels = torch.from_numpy(loaded.labels).to(logits.device)

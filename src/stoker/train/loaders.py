@@ -30,13 +30,12 @@ from stoker.train.process_group import Ranks
 
 @dataclass(frozen=True)
 class Fit:
-    """How the loaders use this machine."""
+    """How the loaders use this machine, and messages for the user about it."""
 
     threads: int
     prefetch: int
     cache_bytes: int
     notes: list[str]
-    """Messages for the user about it."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class Prepared:
     @property
     def lanes(self) -> int:
         """The number of lanes of the order that suits this recipe."""
-        sizes = [stretch.batch_size for stretch in self.timeline.stretches]
-        return lanes_for(len(self.split), sizes)
+        return lanes_for(len(self.split), [s.batch_size for s in self.timeline.stretches])
 
 
 def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
@@ -128,21 +126,12 @@ def build_loaders(
         hflip=recipe.hflip,
         seed=recipe.seed,
     )
-    loader = fitted_loader(
-        split,
-        Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes),
-        view,
-        rank=ranks.rank,
-        world=ranks.world,
-        options=replace(
-            options,
-            allocate=batch_memory(ranks.device),
-            on_damage=recipe.on_damage,
-            report=report,
-        ),
-    )
+    order = Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes)
+    allocate, on_damage = batch_memory(ranks.device), recipe.on_damage
+    training = replace(options, allocate=allocate, on_damage=on_damage, report=report)
+    loader = fitted_loader(split, order, view, rank=ranks.rank, world=ranks.world, options=training)
     if prepared.evaluated is None:
         return Loaders(loader, None)
-    centre = View(crop_pct=recipe.crop_pct)
-    in_order = fitted_loader(prepared.evaluated, InOrder(), centre, options=options)
+    view = View(crop_pct=recipe.crop_pct)
+    in_order = fitted_loader(prepared.evaluated, InOrder(), view, options=options)
     return Loaders(loader, Evaluator(in_order, ranks, recipe.eval_batch_size))

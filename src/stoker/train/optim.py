@@ -22,8 +22,7 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
     # On a GPU only fused optimisers can skip a step by a flag that is on the device.
     fused = True if any(p.is_cuda for p in kernels) else None
     if recipe.optimizer == "adamw":
-        betas = (recipe.momentum, 0.999)
-        return torch.optim.AdamW(groups, lr=1.0, betas=betas, fused=fused)
+        return torch.optim.AdamW(groups, lr=1.0, betas=(recipe.momentum, 0.999), fused=fused)
     nesterov = recipe.momentum > 0
     return torch.optim.SGD(groups, lr=1.0, momentum=recipe.momentum, nesterov=nesterov, fused=fused)
 

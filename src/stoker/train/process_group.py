@@ -29,13 +29,11 @@ from stoker.train.passes import blank_images, buffers_restored
 SECONDS_BETWEEN_MEETINGS = 0.5
 STEPS_BETWEEN_MEETINGS = 25
 PATIENCE = timedelta(seconds=300)
-"""How long the ranks of an elastic run wait for a rank that hangs while its launcher is alive. The
-loss of a whole node is noticed much sooner, by the launchers."""
+"""How long an elastic run waits for a rank that hangs; launchers notice a lost node much sooner."""
 
 
 def elastic_store() -> Store:
-    """The store at which the ranks of a round meet. Rank 0 serves it on the socket that its
-    launcher opened on one address; torch by itself would listen on all addresses."""
+    """The store where ranks meet, on the launcher's socket: torch would listen on all addresses."""
     listener = os.environ.get(LISTENER)
     return TCPStore(
         os.environ["MASTER_ADDR"],
@@ -59,8 +57,7 @@ class Ranks:
 
     @classmethod
     def join(cls) -> Ranks:
-        """Join the other ranks, as described by the environment (set by our launcher or by
-        torchrun). Raises BadRequest if there are more ranks than GPUs."""
+        """Join the ranks of our launcher or torchrun. Raises BadRequest if GPUs are missing."""
         world = int(os.environ.get("WORLD_SIZE", "1"))
         rank = int(os.environ.get("RANK", "0"))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -126,8 +123,7 @@ class Ranks:
         if self.world == 1:
             return model
         ids = [self.local_rank] if self.device.type == "cuda" else None
-        # Only rank 0's running statistics count. They are shared before evaluations, not in every
-        # step.
+        # Only rank 0's running statistics count: they are shared before evaluations, not in steps.
         return DistributedDataParallel(
             model, device_ids=ids, gradient_as_bucket_view=True, forward_sync_buffers=False
         )
@@ -139,13 +135,9 @@ class Ranks:
         return GradientExchange(spans, wrapped)
 
     def settle(self, wrapped: nn.Module, model: nn.Module, image_size: int) -> None:
-        """Let DDP decide on its buckets before the first real step.
-
+        """Let DDP decide on its buckets before the first real step, by two passes that are undone.
         DDP reorders its buckets after its first backward pass. With three or more ranks that
-        changes the order of summation, so a resumed run would differ in the last bit from one that
-        was never interrupted. Two passes over blank images, undone afterwards, make this happen
-        before step 1 of every attempt.
-        """
+        changes the order of summation, so a resumed run would differ in the last bit."""
         if self.world == 1:
             return
         blank = blank_images(image_size, self.device)
@@ -155,52 +147,47 @@ class Ranks:
                 wrapped.zero_grad(set_to_none=True)
 
 
+@dataclass
 class Agreement:
-    """A vote of all ranks, about twice a second and at least every few steps.
+    """A vote of all ranks, about twice a second and at least every few steps. All ranks call `poll`
+    at the same points; it runs a collective only at some of them. Rank 0's clock decides when the
+    next one is, and that decision travels in the same collective. Each rank writes its events to
+    disk before it takes part. So once ranks have met, every step before this point is on record,
+    and a checkpoint taken here is never ahead of the events."""
 
-    All ranks call `poll` at the same points; it runs a collective only at some of them. Rank 0's
-    clock decides when the next one is, and that decision travels in the same collective. Each rank
-    writes its events to disk before it takes part. So once ranks have met, every step before this
-    point is on record, and a checkpoint taken here is never ahead of the events.
-    """
+    ranks: Ranks
+    before_meeting: Callable[[], object]
+    clock: Callable[[], float] = time.monotonic
+    met: bool = False
+    """Whether the ranks met at the latest poll."""
+    due: bool = False
+    """Whether the ranks agreed there to save."""
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        before_meeting: Callable[[], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._ranks, self._clock, self._before_meeting = ranks, clock, before_meeting
+    def __post_init__(self) -> None:
         self.meet_next()
-        self.met = False
-        """Whether the ranks met at the latest poll."""
-        self.due = False
-        """Whether the ranks agreed there to save."""
 
     def meet_next(self) -> None:
         """Meet at the next poll: from here on polls come at another rate."""
         self._skip = self._polls = 0
-        self._met_at = self._clock()
+        self._met_at = self.clock()
 
     def poll(self, vote: int, due: bool = False) -> int:
-        """The highest vote of any rank, the same on every rank; 0 if the ranks do not meet here.
-        Sets `due` if a save is due on rank 0."""
+        """The highest vote of all ranks; 0 if they do not meet here. Sets `due` to rank 0's."""
         self.due = False
-        if self._ranks.world == 1:
+        if self.ranks.world == 1:
             self.met, self.due = True, due
             return vote
         self._polls += 1
         self.met = self._polls > self._skip
         if not self.met:
             return 0
-        self._before_meeting()
-        now = self._clock()
+        self.before_meeting()
+        now = self.clock()
         polls_per_s = self._polls / max(now - self._met_at, 1e-6)
         # The rate of the first steps is not typical: the interval at most doubles.
         skip = min(int(polls_per_s * SECONDS_BETWEEN_MEETINGS), 2 * self._skip + 1)
         skip = min(skip, STEPS_BETWEEN_MEETINGS - 1)
-        proposal = (skip, int(due)) if self._ranks.first else (0, 0)
-        agreed, self._skip, save = self._ranks.largest([vote, *proposal])
-        self.due = bool(save)
-        self._met_at, self._polls = now, 0
+        proposal = (skip, int(due)) if self.ranks.first else (0, 0)
+        agreed, self._skip, save = self.ranks.largest([vote, *proposal])
+        self.due, self._met_at, self._polls = bool(save), now, 0
         return agreed

@@ -19,7 +19,8 @@ from stoker.train.optim import MovingAverage, build_optimizer
 
 @dataclass
 class TrainState:
-    """Model, optimiser, moving average, loss scaler, and the position of the run."""
+    """Model, optimiser, moving average, loss scaler, and the position of the run. `evaluated` is
+    the position of the latest evaluation, `best` the best top-1 share so far."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -28,9 +29,7 @@ class TrainState:
     position: int = 0
     step: int = 0
     evaluated: int = 0
-    """The position of the latest evaluation."""
     best: float = -1.0
-    """The best top-1 share so far."""
 
     @classmethod
     def fresh(cls, recipe: Recipe, model: nn.Module, device: torch.device) -> TrainState:
@@ -49,20 +48,13 @@ class TrainState:
 
     def snapshot(self, facts: dict[str, Any]) -> Snapshot:
         """A copy of the state, with the facts that a reader needs to use it."""
+        optimizer = copy_to_cpu(self.optimizer.state_dict())
+        progress = {"position": self.position, "step": self.step, "evaluated": self.evaluated}
         return Snapshot(
             weights=copy_to_cpu(self.model.state_dict()),
             ema=copy_to_cpu(self.ema.model.state_dict()) if self.ema else {},
-            state={
-                "optimizer": copy_to_cpu(self.optimizer.state_dict()),
-                "scaler": self.scaler.state_dict(),
-            },
-            facts={
-                "position": self.position,
-                "step": self.step,
-                "evaluated": self.evaluated,
-                "best": self.best,
-                **facts,
-            },
+            state={"optimizer": optimizer, "scaler": self.scaler.state_dict()},
+            facts={**progress, "best": self.best, **facts},
         )
 
     def restore(self, snapshot: Snapshot) -> None:

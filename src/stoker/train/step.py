@@ -71,9 +71,8 @@ class Step:
         state, batch = self.state, loaded.batch
         self.loaded = loaded
         faults.at_step(batch.step)
-        seed_device(
-            self.ranks.device, seed_of(self.recipe.seed, batch.position, self.ranks.rank, "dropout")
-        )
+        seed = seed_of(self.recipe.seed, batch.position, self.ranks.rank, "dropout")
+        seed_device(self.ranks.device, seed)
         rate = learning_rate(self.recipe, self.timeline.samples, batch)
         set_learning_rate(state.optimizer, rate * self.remedies.lr_factor(batch.position))
         state.optimizer.zero_grad(set_to_none=True)
@@ -142,8 +141,7 @@ class Step:
         return self.ddp.no_sync()
 
     def poison_gradient(self, image_size: int) -> None:
-        """Take part in the gradient exchange with a gradient of NaN. (A rank that runs out of
-        memory during the exchange itself cannot do this: it fails.)"""
+        """Exchange a gradient of NaN. (A rank without memory in the exchange itself just fails.)"""
         self.state.optimizer.zero_grad(set_to_none=True)
         if self.ranks.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -151,8 +149,7 @@ class Step:
         (self.ddp(blank).sum() * float("nan")).backward()
 
     def update(self, step: PendingStep) -> Tensor:
-        """Update the weights, then their moving average; the norm of the gradient. Raises Trouble,
-        before the weights change, if the gradient is not finite."""
+        """Update weights and moving average; the norm. Raises Trouble if it is not finite."""
         state = self.state
         state.scaler.unscale_(state.optimizer)
         params = [p for p in state.model.parameters() if p.grad is not None]
@@ -173,8 +170,7 @@ class Step:
 
     @property
     def guards(self) -> bool:
-        """Whether a gradient that is not finite is trouble. With fp16 it is expected: the scaler
-        skips the step, and the losses show whether that continues."""
+        """Whether a gradient that is not finite is trouble. The scaler of fp16 skips such steps."""
         return not self.state.scaler.is_enabled()
 
     def raise_agreed_trouble(self, bad: PendingStep | None) -> None:
@@ -188,9 +184,8 @@ class Step:
             raise Trouble(MEMORY, bad.step, f"on rank {no_memory - 1}")
         if self.recipe.on_divergence != "off":
             whose = f" of rank {culprit - 1}" if culprit and self.ranks.world > 1 else ""
-            raise Trouble(
-                NOT_FINITE, bad.step, f"the gradient{whose}; the weights were not touched"
-            )
+            detail = f"the gradient{whose}; the weights were not touched"
+            raise Trouble(NOT_FINITE, bad.step, detail)
 
     def evidence(self) -> dict[str, Any]:
         """This rank's learning rate, largest gradient norms and samples, for the record."""

@@ -118,12 +118,10 @@ def split_note(run: Run, derived: str) -> list[str]:
 
 def lost_ranks(run: Run) -> list[str]:
     """A note about ranks of the last attempt that left no `end` event while others did."""
-    attempts = [a for a in run.attempts() if run.start_of(a) is not None]
-    if not attempts:
+    last = max((a for a in run.attempts() if run.start_of(a) is not None), default=None)
+    if last is None:
         return []
-    events = {
-        rank: list(run.attempt_events(attempts[-1], rank)) for rank in run.ranks(attempts[-1])
-    }
+    events = {rank: list(run.attempt_events(last, rank)) for rank in run.ranks(last)}
     silent = [rank for rank, lines in events.items() if lines and lines[-1]["kind"] != "end"]
     if not silent or len(silent) == len(events):
         return []

@@ -11,7 +11,6 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -51,18 +50,12 @@ PROGRESS = (*BETWEEN_STEPS, "data", "to_device", "forward", "backward", "optimis
 def assemble(inputs: AttemptInputs) -> Loop:
     """The loop of an attempt, ready to run. Raises StokerError if the attempt cannot begin."""
     reach("starting")
-    facts = usage_facts(inputs.prepared)
     step = build_step(inputs)
-    rehearsal = rehearse_save(inputs, step.state, facts)
+    rehearsal = rehearse_save(inputs, step.state)
     link = check_link(inputs, step)
     guards = build_guards(inputs, step)
-    loop = Loop(
-        step,
-        build_compilation(inputs, step),
-        open_loaders(inputs),
-        guards,
-        build_records(inputs, step, guards, facts),
-    )
+    compilation, loaders = build_compilation(inputs, step), open_loaders(inputs)
+    loop = Loop(step, compilation, loaders, guards, build_records(inputs, step, guards))
     announce(loop, inputs, rehearsal, link)
     if rehearsal:
         loop.records.saves.set_interval(rehearsal.busy_s)
@@ -96,14 +89,12 @@ def build_step(inputs: AttemptInputs) -> Step:
     return Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
 
 
-def rehearse_save(
-    inputs: AttemptInputs, state: TrainState, facts: dict[str, Any]
-) -> RehearsalResult | None:
+def rehearse_save(inputs: AttemptInputs, state: TrainState) -> RehearsalResult | None:
     """Save once and read it back, on rank 0 of a run without checkpoints; None otherwise."""
     checkpoints, rehearsal = inputs.checkpoints, None
     if inputs.reader and not inputs.newest:
-        copies = checkpoints.keep + 1
-        rehearsal = rehearse(checkpoints.folder, state.snapshot(facts), inputs.reader, copies)
+        snapshot, copies = state.snapshot(usage_facts(inputs.prepared)), checkpoints.keep + 1
+        rehearsal = rehearse(checkpoints.folder, snapshot, inputs.reader, copies)
     inputs.newest = None  # as large as the model, and no longer needed
     inputs.ranks.meet()
     return rehearsal
@@ -127,8 +118,7 @@ def build_guards(inputs: AttemptInputs, step: Step) -> Guards:
     recipe, classes = step.recipe, inputs.prepared.dataset.classes
     after_warm_up = step.timeline.stretches[0].first_step + warmup_steps(recipe, step.timeline)
     chance = math.inf if recipe.on_divergence == "off" else math.log(max(len(classes), 2))
-    folder = inputs.run.attempt_path(inputs.attempt)
-    watchdog = build_watchdog(step, inputs.events, folder)
+    watchdog = build_watchdog(step, inputs.events, inputs.run.attempt_path(inputs.attempt))
     return Guards(LossWatch(chance, after_warm_up), watchdog, inputs.stop)
 
 
@@ -149,19 +139,15 @@ def open_loaders(inputs: AttemptInputs) -> Loaders:
     return build_loaders(prepared, lanes, inputs.ranks, lambda text: write("note", words=text))
 
 
-def build_records(
-    inputs: AttemptInputs, step: Step, guards: Guards, facts: dict[str, Any]
-) -> Records:
-    events, first = inputs.events, inputs.ranks.first
-    log = StepLog(events, guards.losses.add)
-    alive = guards.watchdog.touch
+def build_records(inputs: AttemptInputs, step: Step, guards: Guards) -> Records:
+    events, first, alive = inputs.events, inputs.ranks.first, guards.watchdog.touch
+    log, facts = StepLog(events, guards.losses.add), usage_facts(inputs.prepared)
     saves = Saves(step.recipe, step.state, inputs.checkpoints, facts, log, first, alive)
     return Records(events, log, saves, VerdictWatch(inputs.run, inputs.attempt, events, step))
 
 
 def build_watchdog(step: Step, events: Events, folder: Path) -> Watchdog:
-    """The thread that notices when this rank makes no progress. In an elastic run the process ends
-    at the first stall: the launcher starts again with the remaining nodes."""
+    """In an elastic run the process ends at the first stall: its launcher starts again."""
     elastic, ranks = ELASTIC in os.environ, step.ranks
 
     def standing(still_s: float) -> Standing:

@@ -22,8 +22,7 @@ def write_end(
     saved: bool,
     parts: dict[str, float] | None = None,
 ) -> None:
-    """Write the `end` event to disk. `saved`: everything up to this step is in a checkpoint.
-    `parts`: the time since the last step, by part."""
+    """Write the `end` event. `saved`: this step is in a checkpoint; `parts`: times since then."""
     progress: dict[str, Any] = {}
     if state is not None:
         progress = {"position": state.position, "step": state.step, "best": state.best}

@@ -11,7 +11,6 @@ from stoker.measure.environment import seconds_since_start
 from stoker.recipe.changes import Change
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
-from stoker.survive.checkpoint import Snapshot
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.rehearsal import Reader
 from stoker.survive.stopping import StopRequest
@@ -37,14 +36,12 @@ class AttemptInputs:
     """Seconds after the start of this process at which the attempt began."""
 
     def begin(self, listeners: tuple[Listener, ...] = ()) -> None:
-        """Begin an attempt: number it, open its events and find the newest checkpoint. Rank 0 sets
-        torn checkpoints aside before the others look."""
+        """Number the attempt, open its events, find the newest checkpoint: on rank 0 first."""
         first = self.ranks.first
         self.attempt = self.ranks.from_first(self.run.new_attempt() if first else 0)
         path = self.run.events_path(self.attempt, self.ranks.rank)
         self.events = Events(path, listeners if first else ())
         self.checkpoints = Checkpoints(self.run.path, self.prepared.recipe.keep_checkpoints)
-        self.newest: Snapshot | None
         if first:
             self.newest, self.torn = self.checkpoints.recover()
         self.ranks.meet()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from stoker import errors
@@ -17,7 +18,7 @@ from stoker.errors import BadRequest, Interrupted, StokerError
 from stoker.fleet.addresses import Endpoint, Nodes
 from stoker.fleet.elastic import Launch
 from stoker.fleet.elastic import launch as take_part
-from stoker.fleet.launcher import START_TIME, LaunchResult, log_lines_since
+from stoker.fleet.launcher import START_TIME, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
 from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
@@ -31,11 +32,9 @@ LOG_LINES = 20
 
 
 def default_run(data: Path, fingerprint: str, resolved: Resolved) -> Path:
-    """The run directory of a command without --run: named after the dataset, the recipe, and a hash
-    of everything that shapes the result."""
-    digest = resolved.recipe.digest(fingerprint)
+    """The directory without --run: dataset, recipe, and a hash of what shapes the result."""
     name = data.resolve().name.removesuffix("-packed")
-    return Path("runs") / f"{name}-{resolved.name}-{digest}"
+    return Path("runs") / f"{name}-{resolved.name}-{resolved.recipe.digest(fingerprint)}"
 
 
 def steps_of(run: Run) -> int:
@@ -66,15 +65,11 @@ def show_log(log: Path, offset: int, code: int) -> None:
 
 
 def launch(plan: Launch, run: Run) -> int:
-    """Run the ranks on this machine, again after one was killed; the exit code. Raises BadRequest
-    if they refused, or StokerError if they failed."""
+    """Run the ranks, again after a kill; the exit code. Raises BadRequest or StokerError."""
     run.path.mkdir(parents=True, exist_ok=True)
     log = run.path / "launcher.log"
     log_size = log.stat().st_size if log.exists() else 0
-
-    def start() -> LaunchResult:
-        return start_ranks(plan.ranks, plan.arguments, log, plan.extra, plan.stop)
-
+    start = partial(start_ranks, plan.ranks, plan.arguments, log, plan.extra, plan.stop)
     ended, steps = start(), 0
     while ended.killed and not (ended.stop_signal or plan.stop() or run.finished):
         if (steps_now := steps_of(run)) <= steps:

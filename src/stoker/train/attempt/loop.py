@@ -67,9 +67,8 @@ class Loop:
     records: Records
 
     def __post_init__(self) -> None:
-        step = self.step
-        self.ranks, self.state, self.timeline = step.ranks, step.state, step.timeline
-        self.spans = step.spans
+        self.ranks, self.state = self.step.ranks, self.step.state
+        self.timeline, self.spans = self.step.timeline, self.step.spans
         self.agreement = Agreement(self.ranks, self.records.log.flush)
 
     def begin(self) -> None:
@@ -158,16 +157,15 @@ class Loop:
         if self.votes_to_stop():
             self.save(wait=True)
             return True
-        best = False
+        best: bool | None = False
         if self.evaluation_is_due():
             with self.spans("evaluation"):
-                improved = self.evaluate()
-            if improved is None:
+                best = self.evaluate()
+            if best is None:
                 self.save(wait=True)
                 return True
-            best = improved
         if best or self.agreement.due:
-            self.save(best=best)
+            self.save(best=bool(best))
         self.report()
         self.records.verdicts()
         return False
@@ -187,8 +185,7 @@ class Loop:
         # While the loss is far too high, a save could replace a good checkpoint.
         agreed = self.agreement.poll(vote, saves.due and not losses.high)
         if agreed == OUT_OF_MEMORY:
-            step = self.earliest(self.step.out_of_memory_step)
-            raise Trouble(MEMORY, step, "on some rank")
+            raise Trouble(MEMORY, self.earliest(self.step.out_of_memory_step), "on some rank")
         if agreed == DIVERGED:
             raise self.explosion()
         return agreed == STOP
@@ -206,9 +203,8 @@ class Loop:
         return -self.ranks.largest([-(1 << 62) if step is None else -step])[0]
 
     def while_waiting(self, seconds: float) -> None:
-        """Raise StopNow if a stop is requested while a batch is late. The state is complete, but
-        other ranks may be one step ahead: a rank waits for the batch for a while, to follow them,
-        and then leaves by itself."""
+        """Raise StopNow if a stop is requested while a batch is late. Other ranks may be one step
+        ahead: a rank waits for the batch for a while, to follow them, then leaves by itself."""
         limit_s = WAIT_SHARE * self.step.recipe.grace
         if self.guards.stop and (self.ranks.world == 1 or seconds > limit_s):
             raise StopNow
@@ -237,18 +233,16 @@ class Loop:
 
     def evaluate(self) -> bool | None:
         """Whether the model is better than ever before; None if a stop came first."""
-        assert self.loaders.evaluator is not None
-        state, events, began = self.state, self.records.events, time.perf_counter()
-        size = self.timeline.stretches[-1].image_size
+        evaluator, state, events = self.loaders.evaluator, self.state, self.records.events
+        assert evaluator is not None
+        began, size = time.perf_counter(), self.timeline.stretches[-1].image_size
         self.records.log.flush()
         events.write("evaluating", step=state.step, position=state.position)
         events.flush()
-        self.ranks.share_buffers(state.evaluated_model)
-        self.agreement.meet_next()
         model, to_input = state.evaluated_model, self.step.to_input
-        accuracy = self.loaders.evaluator.run(
-            model, size, to_input, self.votes_to_stop, self.while_waiting
-        )
+        self.ranks.share_buffers(model)
+        self.agreement.meet_next()
+        accuracy = evaluator.run(model, size, to_input, self.votes_to_stop, self.while_waiting)
         self.agreement.meet_next()
         if accuracy is None:
             return None

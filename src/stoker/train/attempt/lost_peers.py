@@ -47,8 +47,7 @@ def naming_lost_peers(
 
 
 def is_broken_collective(error: RuntimeError) -> bool:
-    """Whether an error is that of a broken collective. gloo raises plain RuntimeErrors that name
-    its source files; other backends have a type of their own."""
+    """Whether a collective broke: gloo raises plain RuntimeErrors that name its source files."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 

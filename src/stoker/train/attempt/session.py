@@ -58,8 +58,7 @@ def train(
     run, recipe, dataset = Run(run_path), resolved.recipe, Dataset(data)
     with ExitStack() as leaving:
         leaving.enter_context(naming_lost_peers(run))
-        reader = early_reader(run, recipe)
-        if reader:
+        if reader := early_reader(run, recipe):
             leaving.callback(reader.close)
         ranks = Ranks.join()
         leaving.callback(ranks.leave)
@@ -112,8 +111,7 @@ def limit_time(recipe: Recipe, stop: StopRequest) -> None:
 
 
 def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:
-    """Record the position from which the newly accepted recipe applies; also if the checkpoint at
-    the recorded position is lost."""
+    """Record where an accepted recipe begins to apply; again if the checkpoint there is lost."""
     run, ranks, newest = inputs.run, inputs.ranks, inputs.newest
     position, step = (newest.facts["position"], newest.facts["step"]) if newest else (0, 0)
     if needs_record(inputs.changes) or run.recipe_start()[0] > position:
@@ -128,8 +126,7 @@ def needs_record(changes: list[Change]) -> bool:
 
 
 def run_attempt(inputs: AttemptInputs) -> str:
-    """Train until the run is finished or interrupted, or until trouble for which a remedy is
-    recorded; the outcome. However it ends, an `end` event is written."""
+    """Train until the run is finished, interrupted, or in trouble with a remedy; the outcome."""
     events, stop = inputs.events, inputs.stop
     loop = None
     try:
@@ -167,8 +164,7 @@ def run_attempt(inputs: AttemptInputs) -> str:
 def choose_remedy(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
     """Keep the evidence, set aside what was saved after the trouble began, and choose a remedy. All
     ranks choose the same one; rank 0 records it. Raises StokerError if no remedy is left."""
-    run, ranks, recipe = inputs.run, inputs.ranks, inputs.prepared.recipe
-    losses = loop.guards.losses
+    run, ranks, losses = inputs.run, inputs.ranks, loop.guards.losses
     loop.records.log.flush()
     # If the loss was far too high before the trouble, on any rank, then the weights were bad from
     # the first of those steps on.
@@ -189,7 +185,7 @@ def choose_remedy(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
     ranks.meet()
     remedy = remedies.choose(
         trouble,
-        recipe,
+        inputs.prepared.recipe,
         position=batch.position,
         resume_position=newest.facts["position"] if newest else 0,
         micro_batch=min(loop.step.micro_batch or share, share),

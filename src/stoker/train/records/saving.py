@@ -46,8 +46,7 @@ class Saves:
         self._saved_at = self.clock()
         self._best_saved = state.best
         self._last_failure = ""
-        self._blocked_s = 0.0
-        self._reported_s = 0.0
+        self._blocked_s = self._reported_s = 0.0
         self.interval_s = self.recipe.checkpoint_interval or UNKNOWN_S
 
     @property
@@ -107,8 +106,7 @@ class Saves:
         fixed_s = self.recipe.checkpoint_interval
         derived = derive(cost_s, self.recipe.interruption_hours)
         interval = Interval(fixed_s, cost_s) if fixed_s else derived
-        self.interval_s = interval.seconds
-        before = self._reported_s
+        self.interval_s, before = interval.seconds, self._reported_s
         if abs(interval.seconds - before) > REPORTED_CHANGE * before:
             self._reported_s = interval.seconds
             self.events.write(

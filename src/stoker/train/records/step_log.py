@@ -36,8 +36,7 @@ class StepLog:
         self._read_at = clock()
 
     def step(self, sums: Tensor, lap: Lap, **facts: Any) -> None:
-        """Log a step. `sums` are the loss and the top-1 and top-5 hits over this rank's images, and
-        the norm of the gradient."""
+        """Log a step. `sums`: loss, top-1 and top-5 hits of this rank's images, gradient norm."""
         self._waiting.append((facts, sums, lap))
         many = len(self._waiting) >= STEPS_BETWEEN_READS
         if many or self._clock() - self._read_at > SECONDS_BETWEEN_READS:

@@ -29,14 +29,10 @@ from stoker.train.step import Step
 from stoker.train.trials.larger_batch import larger_batch
 from stoker.train.trials.memory import free_on
 
-PROBE_S = 5.0
-"""Seconds between two probes."""
-FIRST_VERDICT_S, VERDICT_S = 45.0, 300.0
-"""Seconds until the first verdict, and between later ones."""
-STEPS_JUDGED = 500
-"""A verdict during a run is about this many latest steps."""
-STEPS_READ, FEWEST_STEPS = 4000, 50
-"""The most steps read for a verdict, over all ranks; the fewest of each rank."""
+PROBE_S, FIRST_VERDICT_S, VERDICT_S = 5.0, 45.0, 300.0
+"""Seconds between two probes, until the first verdict, and between later ones."""
+STEPS_JUDGED, STEPS_READ, FEWEST_STEPS = 500, 4000, 50
+"""Latest steps in a verdict; the most steps read for it, over all ranks; the fewest of a rank."""
 BYTES_A_STEP = 1000
 """More bytes than the event of a step has."""
 SHORT_STEP_S = 0.1
@@ -141,8 +137,7 @@ def newest(path: Path, steps: int = STEPS_JUDGED) -> list[Event]:
     try:
         with path.open("rb") as file:
             head = file.readline()
-            size = file.seek(0, 2)
-            begin = max(size - steps * BYTES_A_STEP, len(head))
+            begin = max(file.seek(0, 2) - steps * BYTES_A_STEP, len(head))
             file.seek(begin)
             rest = file.read().split(b"\n")
     except OSError:

@@ -176,13 +176,12 @@ class Trial:
 
     def largest(self, seconds: float) -> int:
         """The batch size to measure: the recipe's, or the largest that is fast enough."""
-        recipe = self.recipe
-        images = min(2, recipe.batch_size)
-        until = time.perf_counter() + seconds
+        batch_size = self.recipe.batch_size
+        images, until = min(2, batch_size), time.perf_counter() + seconds
         while True:
             # Twice: the first step of a shape chooses kernels.
             step_s = min(self.undisturbed_s(self.timed(images)) for _ in range(2))
-            larger = min(2 * images, recipe.batch_size)
+            larger = min(2 * images, batch_size)
             too_slow = step_s * (larger / images) * (STEPS + 1) > seconds
             if images == larger or too_slow or time.perf_counter() > until:
                 return images
@@ -225,8 +224,7 @@ def combined(costs: list[Cost], average: Callable[[list[float]], float]) -> Cost
 def measure_compute(
     recipe: Recipe, classes: int, ranks: Ranks, seconds: float, free_bytes: int
 ) -> Iterator[Compute]:
-    """Measure each precision in turn, for `seconds` each; `free_bytes` is the free memory of the
-    machine. Raises BadRequest for a batch that does not fit into memory."""
+    """Measure each precision for some seconds. Raises BadRequest for a batch above free memory."""
     for amp in precisions(recipe, ranks.device):
         trial_recipe = replace(harmless(recipe), amp=amp)
         refuse_too_large(trial_recipe, classes, free_on(ranks.device, free_bytes))
@@ -238,8 +236,7 @@ def measure_compute(
 def measure_together(
     dataset: Dataset, recipe: Recipe, ranks: Ranks, compute: Compute, seconds: float
 ) -> Together:
-    """Train for some seconds with the batch size that compute was measured with. The first steps
-    are left out: their batches were ready before."""
+    """Train with the batch size of `compute`, without the first steps: their data was ready."""
     trial_recipe = replace(harmless(recipe), batch_size=compute.measured_size)
     prepared = replace(prepare(dataset, trial_recipe, ranks), evaluated=None)
     loader = build_loaders(prepared, prepared.lanes, ranks, lambda message: None).loader

@@ -27,8 +27,7 @@ Clock = Callable[[], float]
 def larger_batch(
     step: Step, free_bytes: int, clock: Clock = time.perf_counter
 ) -> tuple[float, float] | None:
-    """Seconds of a forward and backward pass over the images of a step, and over `LARGER` times as
-    many; None if these would take more than half of the free memory."""
+    """Seconds of a pass over a step's images, and `LARGER` times as many; None without memory."""
     assert step.loaded is not None
     model = step.state.model
     with buffers_restored(model):
@@ -50,11 +49,10 @@ def larger_batch(
 
 def time_pass(step: Step, images: Tensor, clock: Clock = time.perf_counter) -> float:
     """Seconds of one forward and backward pass."""
-    device, model = step.ranks.device, step.state.model
-    began = clock()
+    model, began = step.state.model, clock()
     total = forward(model, images, step.recipe.amp).sum()
     weights = [p for p in model.parameters() if p.requires_grad]
     torch.autograd.grad(total, weights, allow_unused=True)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if step.ranks.device.type == "cuda":
+        torch.cuda.synchronize(step.ranks.device)
     return clock() - began

@@ -34,8 +34,8 @@ def too_slow(step: Step, bytes_per_s: float, send_cpu: float) -> str:
     (compute_s,) = max_over_ranks([computing_s(step, batch)])
     sizes = step.micro_batch_sizes(batch)
     last = sizes[-1] / sum(sizes)
-    share = ports.exposed_share(sent / bytes_per_s, compute_s, last)
-    (share,) = max_over_ranks([share])  # the ranks' shares of a batch differ by an image or two
+    # The ranks' shares of a batch differ by an image or two.
+    (share,) = max_over_ranks([ports.exposed_share(sent / bytes_per_s, compute_s, last)])
     if share <= ports.COSTLY:
         return ""
     mbit = bytes_per_s * 8e-6
@@ -57,9 +57,8 @@ def too_slow(step: Step, bytes_per_s: float, send_cpu: float) -> str:
 
 
 def computing_s(step: Step, batch: Batch) -> float:
-    """Seconds that the forward and backward passes over this rank's share of a batch take. Measured
-    with one micro-batch, or with a few images if that would take long. Infinite if even these do
-    not fit into memory: the first step handles that."""
+    """Seconds of the passes over this rank's share of a batch, by one micro-batch, or by a few
+    images if that takes long. Infinite if these do not fit into memory: step 1 handles that."""
     sizes = step.micro_batch_sizes(batch)
     held, few = sizes[0], min(FEW_IMAGES, sizes[0])
     image_s = math.inf
