@@ -153,4 +153,3 @@ ACTIONS: dict[str, Callable[[Fault, Any], Any]] = {
     "unable": _refuse(errno.ENOSYS),
     "forbidden": _refuse(errno.EPERM),
 }
-"""What a row's `fault` does."""

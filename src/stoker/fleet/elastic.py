@@ -48,26 +48,30 @@ class Launch:
 
 
 def launch(plan: Launch, endpoint: Endpoint, nodes: Nodes) -> int:
-    """Take part in a run until it is finished, this node has to leave, or ranks have failed twice
-    with no step in between; returns the exit code."""
+    """Take part in a run until it is finished or this node has to leave; returns the exit code."""
     key = shared_key(plan.run_path / KEY_FILE)
     with closing(Rendezvous(endpoint, nodes, key, plan.stop)) as rendezvous:
-        log = plan.run_path / f"launcher-{rendezvous.local_address}.log"
-        failed_at_step = -1
-        while True:
-            round = rendezvous.next_round()
-            offset = log.stat().st_size if log.exists() else 0
-            code = INTERRUPTED
-            try:
-                code = run_round(plan, rendezvous, round, log)
-            finally:
-                plan.report(log, offset, code)
-            if code in (FINISHED, INTERRUPTED, BAD_REQUEST):
-                rendezvous.leave(round, finished=code != INTERRUPTED)
-            if code == FAILED and (steps := plan.progress()) > failed_at_step:
-                failed_at_step = steps
-            elif code != STEPPED_ASIDE:
-                return code
+        return run_rounds(plan, rendezvous)
+
+
+def run_rounds(plan: Launch, rendezvous: Rendezvous) -> int:
+    """Run rounds until the run ends, this node leaves, or ranks fail twice with no step between."""
+    log = plan.run_path / f"launcher-{rendezvous.local_address}.log"
+    failed_at_step = -1
+    while True:
+        round = rendezvous.next_round()
+        offset = log.stat().st_size if log.exists() else 0
+        code = INTERRUPTED
+        try:
+            code = run_round(plan, rendezvous, round, log)
+        finally:
+            plan.report(log, offset, code)
+        if code in (FINISHED, INTERRUPTED, BAD_REQUEST):
+            rendezvous.leave(round, finished=code != INTERRUPTED)
+        if code == FAILED and (steps := plan.progress()) > failed_at_step:
+            failed_at_step = steps
+        elif code != STEPPED_ASIDE:
+            return code
 
 
 def run_round(plan: Launch, rendezvous: Rendezvous, round: Round, log: Path) -> int:

@@ -34,7 +34,6 @@ PULSES_MISSED = 12
 LEFT = 1 << 40
 """The pulse of a node that has left the round in order."""
 CALL_THREADS = "stoker-rendezvous"
-"""The name of threads that call the store."""
 RESTART = "start the same command on every node again"
 _POLL_S = 0.1
 Answer = TypeVar("Answer")

@@ -23,7 +23,6 @@ from stoker.errors import BadRequest
 VERSION = 1
 """Raised when a default changes, because the same text would then mean another run."""
 LIMITS = {"at_least": ge, "at_most": le, "above": gt, "below": lt}
-"""What a value must be, compared with the limit."""
 
 
 def key(
