@@ -8,30 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stoker.data.dataset import Dataset
-    from stoker.data.loading.loader import Loader
-    from stoker.data.loading.order import Order
-    from stoker.data.packing.pack import pack
-    from stoker.measure.meter import Meter
-    from stoker.measure.spans import Spans
-    from stoker.recipe.recipe import Recipe
-    from stoker.recipe.resolve import resolve
-    from stoker.run.directory import Run
+    from stoker.data.dataset import Dataset as Dataset
+    from stoker.data.loading.loader import Loader as Loader
+    from stoker.data.loading.order import Order as Order
+    from stoker.data.packing.pack import pack as pack
+    from stoker.measure.meter import Meter as Meter
+    from stoker.measure.spans import Spans as Spans
+    from stoker.recipe.recipe import Recipe as Recipe
+    from stoker.recipe.resolve import resolve as resolve
+    from stoker.run.directory import Run as Run
 
 __version__ = "0.1.0"
-__all__ = [
-    "Dataset",
-    "Loader",
-    "Meter",
-    "Order",
-    "Recipe",
-    "Run",
-    "Spans",
-    "__version__",
-    "pack",
-    "resolve",
-]
-
 _HOMES = {
     "Dataset": "stoker.data.dataset",
     "Loader": "stoker.data.loading.loader",
@@ -43,6 +30,7 @@ _HOMES = {
     "pack": "stoker.data.packing.pack",
     "resolve": "stoker.recipe.resolve",
 }
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -42,8 +42,7 @@ def sha256_file(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk, so that it survives a power cut. Does
-    nothing on a mount that cannot. Raises OSError where the disk fails."""
+    """Flush a file or folder to the disk, on a mount that can. Raises OSError if the disk fails."""
     handle = os.open(path, os.O_RDONLY)
     try:
         reach("fsync")

@@ -15,8 +15,7 @@ _CODES = {"finished": FINISHED, "interrupted": INTERRUPTED, "failed": FAILED}
 
 
 def exit_code(outcome: str, *, steps_aside: bool = False) -> int:
-    """The exit code of a process whose attempt had this outcome: "finished", "interrupted" or
-    "failed". An interrupted rank that only waits for other peers steps aside."""
+    """The exit code of an outcome. An interrupted rank that only waits for peers steps aside."""
     return STEPPED_ASIDE if outcome == "interrupted" and steps_aside else _CODES[outcome]
 
 
@@ -44,8 +43,7 @@ class NewerFormat(BadRequest):
 
 
 def is_readable(path: object, number: object, newest: int) -> bool:
-    """Whether `number` is a format number that this version reads; False where it is not a format
-    number. Raises NewerFormat where it is larger than `newest`."""
+    """Whether `number` is a format number up to `newest`. Raises NewerFormat where it is larger."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         return False
     if number > newest:

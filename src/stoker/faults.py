@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "STOKER_FAULTS"
-"""For tests only."""
 POLL_S = 0.01
 """Seconds between two checks for the file that ends a stall."""
 
@@ -55,16 +54,12 @@ class Fault:
             return False
         return not self.every or (_now.step // self.every) % 2 == 0
 
-    def matches(self, place: str) -> bool:
-        if not self.is_on or self.at != place or self.count < 1:
-            return False
-        return self.step in (None, _now.step) and self.rank in (None, _now.rank)
-
     def is_due(self, place: str) -> bool:
-        """Count this visit of the place. True where the fault happens now: for one thread alone,
-        also where several arrive together."""
+        """Count this visit of the place; True, for one thread alone, if the fault happens now."""
         with _counting:
-            if not self.matches(place):
+            if self.at != place or self.count < 1 or not self.is_on:
+                return False
+            if self.step not in (None, _now.step) or self.rank not in (None, _now.rank):
                 return False
             self.count -= 1
             if self.count >= 1:
@@ -158,4 +153,3 @@ ACTIONS: dict[str, Callable[[Fault, Any], Any]] = {
     "unable": _refuse(errno.ENOSYS),
     "forbidden": _refuse(errno.EPERM),
 }
-"""What a row's `fault` does."""

@@ -19,8 +19,7 @@ MOST_CHARACTERS = 300
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print text and flush it. On a terminal, long lines are broken between words. A closed pipe is
-    not an error."""
+    """Print text and flush it. A terminal gets long lines broken; a closed pipe is not an error."""
     stream = stream or sys.stdout
     with suppress(OSError):
         if stream.isatty():
@@ -44,7 +43,6 @@ def wrapped(line: str, width: int) -> list[str]:
         subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
-        drop_whitespace=True,
         replace_whitespace=False,
     )
 
@@ -73,11 +71,8 @@ def size(count: float) -> str:
     """A number of bytes, such as 512 B, 1.2 MB or 3.4 GB."""
     if count < 1000:
         return f"{count:.0f} B"
-    for unit in ("kB", "MB"):
-        count /= 1000
-        if count < 999.95:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000:.1f} GB"
+    unit = "kB" if count < 999.95e3 else "MB" if count < 999.95e6 else "GB"
+    return f"{count / {'kB': 1e3, 'MB': 1e6, 'GB': 1e9}[unit]:.1f} {unit}"
 
 
 def plural(count: int, word: str) -> str:
@@ -107,7 +102,6 @@ def sparkline(values: Sequence[float], width: int = 48) -> str:
 
 
 def shown(path: str) -> str:
-    """A path as printable text, whatever bytes its name consists of. Backslashes are doubled, so
-    that two different names never look the same."""
+    """A path of any bytes as printable text. Backslashes are doubled: no two names look alike."""
     text = os.fsencode(path).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -20,6 +20,8 @@ from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.spot import ENDPOINT
 from waiting import until
 
+pytestmark = pytest.mark.alone
+
 LEFT_S = 20.0
 TIMES, PARTS = 20, 10
 TRIES = 5

@@ -48,7 +48,7 @@ PARTS = 14
 """Shares of the cells."""
 PACKING = [(request, workers) for request in (*SIGNALS, "notice") for workers in (1, 2)]
 PACKING_PARTS = 3
-pytestmark = pytest.mark.exact
+pytestmark = [pytest.mark.exact, pytest.mark.alone]
 TRIES = 5
 """For what takes too long, as it may where neighbours have the cores. All else holds in each."""
 

@@ -42,6 +42,8 @@ from verdict_rows import (
     outcome_of,
 )
 
+pytestmark = pytest.mark.alone
+
 TRIES = 2
 """Runs of a row where not all are wanted."""
 RUN_S, CALM_S = 240, 45

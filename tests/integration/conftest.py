@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,16 @@ import pytest
 from samples import image_folder
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
+
+
+@pytest.fixture(scope="session", autouse=True)
+def core_of_worker() -> None:
+    """Where tests run side by side, each worker and what it starts has a core of its own: threads
+    of torch that share cores spin for each other, which makes steps ten times as slow."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 
 @pytest.fixture(scope="session")

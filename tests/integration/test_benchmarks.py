@@ -14,6 +14,8 @@ from PIL import Image
 
 from measured import held, measured
 
+pytestmark = pytest.mark.alone
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FLAGS = "--model resnet9_w16 --image-size 48 --batch-size 64 --steps 80 --checkpoint-every 5"
 SPANS = "--model resnet9_w16 --image-size 32 --batch-size 32 --steps 150 --torch-threads 1"

@@ -10,6 +10,8 @@ import pytest
 from integration.processes import finish, start
 from stoker.run.directory import Run
 
+pytestmark = pytest.mark.alone
+
 ARCHIVE = Path(__file__).parents[3] / "shared" / "data" / "cifar10-jpeg.tar.gz"
 
 

@@ -23,6 +23,7 @@ SLOW_COMPUTE_S, QUICK_COMPUTE_S = "5", "0.36"
 
 no_machines = missing() or (None if shutil.which("tc") else "a slow port needs tc")
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.skipif(no_machines is not None, reason=no_machines or ""),
     pytest.mark.timeout(1200),
 ]

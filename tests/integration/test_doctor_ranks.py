@@ -24,7 +24,7 @@ from stoker.errors import BadRequest, StokerError
 from stoker.fleet import rendezvous
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 
 def start(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:

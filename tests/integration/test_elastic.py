@@ -32,6 +32,7 @@ LOST = "no longer answers: start the same command on every node again"
 
 no_machines = missing()
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.skipif(no_machines is not None, reason=no_machines or ""),
     pytest.mark.timeout(1500),
     pytest.mark.slow,

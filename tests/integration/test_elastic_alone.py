@@ -17,6 +17,8 @@ from measured import held, measured
 from ports import free_port
 from stoker.run.directory import Run
 
+pytestmark = pytest.mark.alone
+
 FLAGS = "--model resnet9_w4 --image-size 24 --batch-size 50 --eval-every 1000"
 
 

@@ -28,6 +28,8 @@ from stoker.data.packing.memory import PACKER_BYTES, WORKER_BYTES
 from stoker.data.packing.pack import pack
 from stoker.errors import BAD_REQUEST, FINISHED
 
+pytestmark = pytest.mark.alone
+
 LOADING = Path(__file__).with_name("loading.py")
 MB = 10**6
 

@@ -27,7 +27,7 @@ from stoker.run.events import Event
 from stoker.survive.checkpoints import Checkpoints
 from stoker.train.records.verdicts import BYTES_A_STEP
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(1800)]
 SCRIPT = Path(__file__).with_name("spans_rank.py")
 EPOCHS = 14
 """Two more than the first phase has."""

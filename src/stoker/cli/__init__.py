@@ -79,6 +79,6 @@ def answer_without_verb(words: list[str]) -> int:
     from stoker.recipe.resolve import nearest
 
     near = nearest(words[0], VERBS)
-    hint = f"did you mean '{near}'?" if near else f"verbs: {', '.join(VERBS)}"
+    hint = f"did you mean '{near}'?" if near else f"the verbs are {', '.join(VERBS)}"
     say(f"stoker: no verb called '{words[0]}': {hint}", sys.stderr)
     return BAD_REQUEST

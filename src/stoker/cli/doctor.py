@@ -28,23 +28,20 @@ def parser() -> Parser:
         "computing, and all of them at once, in images a second. Takes the flags of "
         "'stoker train', and predicts its throughput, what limits it, and what to do.",
     )
-    doctor.add_argument("data", metavar="DATA", nargs="?", help="a packed set or folder of images")
-    doctor.add_argument("--json", default="", metavar="FILE", help="also write the figures there")
-    doctor.add_argument(
+    add = doctor.add_argument
+    add("data", metavar="DATA", nargs="?", help="a packed set or folder of images")
+    add("--json", default="", metavar="FILE", help="also write the figures there")
+    add(
         "--seconds",
         type=float,
         default=SECONDS,
         metavar="X",
         help=f"about, for each measurement of computing [{SECONDS:g}]",
     )
-    doctor.add_argument("--ranks", type=int, default=1, metavar="N", help="processes here [1]")
-    doctor.add_argument("--nodes", metavar="N", help="machines to measure the links between")
-    doctor.add_argument(
-        "--rendezvous", metavar="HOST:PORT", help="where they meet: an address of one of them"
-    )
-    doctor.add_argument(
-        "--address", metavar="ADDRESS", help="of this machine, as the others reach it"
-    )
+    add("--ranks", type=int, default=1, metavar="N", help="processes here [1]")
+    add("--nodes", metavar="N", help="machines to measure the links between")
+    add("--rendezvous", metavar="HOST:PORT", help="where they meet: an address of one of them")
+    add("--address", metavar="ADDRESS", help="of this machine, as the others reach it")
     add_recipe_flags(doctor, common=())
     return doctor
 

@@ -24,8 +24,7 @@ ZERO_CONFIG = "first-look"
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises BadRequest with the nearest flag instead of exiting. `--help`
-    shows the common flags, `--help-all` all of them."""
+    """An ArgumentParser that raises BadRequest; `--help` leaves out what `--help-all` shows."""
 
     def __init__(self, examples: Sequence[str] = (), **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_Layout, **options)
@@ -141,16 +140,14 @@ def add_recipe_flags(parser: Parser, common: Collection[str] = COMMON) -> None:
     parser.hide(hidden)
 
 
-def add_flag(
-    parser: argparse._ActionsContainer, name: str, table: type = Recipe
-) -> argparse.Action:
+def add_flag(group: argparse._ActionsContainer, name: str, table: type = Recipe) -> argparse.Action:
     """Add the flag of one key of a table; returns it."""
     spec = specs_of(table)[name]
     help = f"{spec.metadata['help']} [{format_default(spec.default)}]".replace("%", "%%")
     options: dict[str, Any] = {"metavar": metavar(name, table)}
     if types_of(table)[name] is bool:
         options = {"default": None, "action": argparse.BooleanOptionalAction}
-    return parser.add_argument(f"--{name.replace('_', '-')}", dest=name, help=help, **options)
+    return group.add_argument(f"--{name.replace('_', '-')}", dest=name, help=help, **options)
 
 
 def metavar(name: str, table: type = Recipe) -> str:
@@ -172,8 +169,7 @@ def format_default(value: Any) -> str:
 def resolve_flags(parsed: argparse.Namespace) -> Resolved:
     """The recipe of parsed flags. Raises BadRequest where a value is not allowed."""
     flags = flag_values(parsed)
-    recipe = parsed.recipe or (None if "model" in flags else ZERO_CONFIG)
-    return resolve(recipe, flags)
+    return resolve(parsed.recipe or (None if "model" in flags else ZERO_CONFIG), flags)
 
 
 def flag_values(parsed: argparse.Namespace, table: type = Recipe) -> dict[str, Any]:

@@ -31,10 +31,9 @@ def parser() -> Parser:
         "from standard input; a CSV, TSV or Parquet list of paths or URLs with labels; a Parquet "
         "file with images.",
     )
-    flags.add_argument("source", metavar="SOURCE")
-    flags.add_argument(
-        "out", metavar="OUT", nargs="?", help="folder to write [SOURCE-packed, here]"
-    )
+    add = flags.add_argument
+    add("source", metavar="SOURCE")
+    add("out", metavar="OUT", nargs="?", help="folder to write [SOURCE-packed, here]")
     for table in (Storage, PackOptions):
         for name in specs_of(table):
             add_flag(flags, name, table)

@@ -33,12 +33,11 @@ def parser() -> Parser:
             "stoker train imagenet-packed --recipe imagenet-resnet50 --ranks 8",
         ),
     )
-    train.add_argument("data", metavar="DATA", help="a packed set, or a folder of images")
-    train.add_argument("--run", metavar="DIR", help="run directory [runs/SET-RECIPE-HASH]")
-    train.add_argument(
-        "--ranks", type=int, default=1, metavar="N", help="processes on this machine [1]"
-    )
-    changes = train.add_argument(
+    add = train.add_argument
+    add("data", metavar="DATA", help="a packed set, or a folder of images")
+    add("--run", metavar="DIR", help="run directory [runs/SET-RECIPE-HASH]")
+    add("--ranks", type=int, default=1, metavar="N", help="processes on this machine [1]")
+    changes = add(
         "--allow-change",
         metavar="KEY,...",
         default="",
@@ -84,9 +83,7 @@ def run(arguments: Sequence[str]) -> int:
 
     data = packed(parsed.data, resolved.recipe.spot_notice, stop)
     dataset = Dataset(data)
-    path = (
-        Path(parsed.run) if parsed.run else launch.default_run(data, dataset.fingerprint, resolved)
-    )
+    path = Path(parsed.run or launch.default_run(data, dataset.fingerprint, resolved))
     run = Run(path)
     allowed = [name.replace("-", "_") for name in parsed.allow_change.split(",") if name]
     if run.exists:

@@ -19,10 +19,9 @@ def parser() -> Parser:
         description="Read all of a packed set, compute every hash again and name what is damaged. "
         "Nothing is changed.",
     )
-    flags.add_argument("set", metavar="SET", help="a folder that 'stoker pack' wrote")
-    flags.add_argument(
-        "--threads", default="0", metavar="N", help="threads that read; 0 takes the cores [0]"
-    )
+    add = flags.add_argument
+    add("set", metavar="SET", help="a folder that 'stoker pack' wrote")
+    add("--threads", default="0", metavar="N", help="threads that read; 0 takes the cores [0]")
     return flags
 
 

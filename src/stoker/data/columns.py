@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 
 def numbers(table: pa.Table, name: str) -> NDArray[Any]:
-    """A column of numbers as a read-only array; raises pyarrow's error where it has nulls or holds
-    something else."""
+    """A column of numbers without nulls as a read-only array; else raises pyarrow's error."""
     column = table.column(name)
     whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return np.from_dlpack(whole)

@@ -30,8 +30,7 @@ from stoker.text import one_line
 
 SHARD_NAME = re.compile(r"\d{5,}\.tar")
 SHARDS_OPEN = 400
-"""Shards that are open at the same time: below the usual limit of 1024 files, and more than the
-readers of a loader need."""
+"""Below the usual limit of 1024 open files, and more than the readers of a loader need."""
 CHANGED = "it was changed after packing: remove the set, then pack again with 'stoker pack'"
 
 
@@ -62,29 +61,27 @@ class OpenShard:
 
 
 class Dataset:
-    """A packed set of images. Raises BadRequest where the folder is not a packed set, and
-    StokerError where its description is damaged."""
+    """A packed set. Raises BadRequest where the folder is none, StokerError where it is damaged."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        file = self.path / "dataset.json"
         try:
-            self.description: dict[str, Any] = json.loads(
-                (self.path / "dataset.json").read_text(encoding="utf-8")
-            )
+            self.description: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise BadRequest(
                 f"{self.path} is not a packed set (it has no dataset.json): pack it with "
                 f"'stoker pack {self.path}'"
             ) from error
         except ValueError as error:
-            raise damaged(self.path / "dataset.json", error) from error
+            raise damaged(file, error) from error
         if not isinstance(self.description, dict):
-            raise damaged(self.path / "dataset.json", "it is not a JSON object")
+            raise damaged(file, "it is not a JSON object")
         number = self.description.get("format")
         if not is_readable(self.path, number, FORMAT):
-            raise damaged(self.path / "dataset.json", f"its format is {number!r}")
+            raise damaged(file, f"its format is {number!r}")
         if not seal_holds(self.description):
-            raise damaged(self.path / "dataset.json", "its content does not match its digest")
+            raise damaged(file, "its content does not match its digest")
 
     @staticmethod
     def is_packed(path: str | os.PathLike[str]) -> bool:
@@ -105,10 +102,7 @@ class Dataset:
     @property
     def eval_split(self) -> str | None:
         """The split for evaluation: val, or test where there is no val; None without either."""
-        for name in ("val", "test"):
-            if self.images(name):
-                return name
-        return None
+        return next((name for name in ("val", "test") if self.images(name)), None)
 
     def images(self, split: str) -> int:
         return int(self.description["splits"].get(split, {}).get("images", 0))
@@ -125,14 +119,13 @@ class SplitIndex:
     """The samples of one split, by number."""
 
     def __init__(self, folder: Path, description: dict[str, Any], codec: str) -> None:
-        self.folder = folder
-        self.codec = codec
+        self.folder, self.codec = folder, codec
         self.shards: list[dict[str, Any]] = description["shards"]
         for shard in self.shards:
             # A name in a description must not lead out of the folder of the set.
             if not SHARD_NAME.fullmatch(str(shard["name"])):
-                path, name = folder.parent / "dataset.json", shard["name"]
-                raise damaged(path, f"{name!r} is not the name of a shard")
+                text = f"{shard['name']!r} is not the name of a shard"
+                raise damaged(folder.parent / "dataset.json", text)
         self.shard_sizes = np.array([shard["images"] for shard in self.shards], dtype=np.int64)
         names = ["shard", "offset", "length", "label", "width", "height"]
         try:
@@ -158,13 +151,11 @@ class SplitIndex:
         return len(self.labels)
 
     def bytes_of(self, sample: int, into: bytearray | None = None) -> memoryview:
-        """The stored bytes of a sample, in `into` (which must be large enough) or a new buffer.
-        Raises StokerError where they cannot be read."""
+        """A sample's stored bytes, in `into` if given. Raises StokerError for a failed read."""
         size = int(self.length[sample])
         view = memoryview(bytearray(size) if into is None else into)[:size]
-        number = int(self.shard[sample])
         try:
-            read = self._open(number).read(view, int(self.offset[sample]))
+            read = self._open(int(self.shard[sample])).read(view, int(self.offset[sample]))
         except OSError as error:
             raise StokerError(f"cannot read {self.origin_of(sample)}: {error}") from error
         if read != size:
@@ -172,8 +163,8 @@ class SplitIndex:
         return view
 
     def whole_shard(self, number: int, into: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-        """A buffer that begins with all bytes of a shard: `into` where it is large enough, else a
-        new one. Raises StokerError where they cannot be read."""
+        """All bytes of a shard, at the start of `into` if it is large enough, else of a new buffer.
+        Raises StokerError where they cannot be read."""
         opened = self._open(number)
         path = self.folder / self.shards[number]["name"]
         if into is None or len(into) < opened.size:

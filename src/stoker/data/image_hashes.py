@@ -32,8 +32,6 @@ class Rows:
 
 @dataclass(frozen=True)
 class HashedFile:
-    """The content of a file as it is on the disk."""
-
     sha256: str = ""
     bytes: int = 0
     bad: tuple[int, ...] = ()
@@ -46,8 +44,7 @@ class ByteCounter:
     """Adds up the bytes that all threads have read, and can stop them."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
-        self.done = 0
-        self.stopped = False
+        self.done, self.stopped = 0, False
         self._progress, self._total = progress, total
         self._lock = threading.Lock()
 
@@ -61,8 +58,7 @@ class ByteCounter:
 def hash_file(path: Path, rows: Rows | None, counter: ByteCounter) -> HashedFile:
     """Read a file once; returns its hash, its size, and which of its images do not match."""
     whole, images = hashlib.sha256(), ImageHashes(rows)
-    buffer = memoryview(bytearray(BLOCK))
-    offset = 0
+    buffer, offset = memoryview(bytearray(BLOCK)), 0
     try:
         # Reading a pipe or a device would never end.
         if not stat.S_ISREG(path.stat().st_mode):
@@ -85,8 +81,7 @@ class ImageHashes:
 
     def __init__(self, rows: Rows | None) -> None:
         self._rows = rows or Rows(0, [], [], [])
-        self._row = 0
-        self._hash = hashlib.sha256()
+        self._row, self._hash = 0, hashlib.sha256()
         self._bad: list[int] = []
 
     def update(self, offset: int, block: memoryview) -> None:

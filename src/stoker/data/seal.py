@@ -13,14 +13,12 @@ import json
 from typing import Any
 
 FORMAT = 1
-"""The format number of a packed set."""
 SEAL = "digest"
 REJECTED_SHA256 = "rejected_sha256"
 NEAR_SHA256 = "near_duplicates_sha256"
 """Only in a set that was packed with --near-duplicates."""
 CACHES = WALK_CACHE, SOURCE_CACHE = ".walk.parquet", ".source.json"
-"""Caches that make the next `stoker pack` start faster. They lie in the folder of a set, are not
-part of it and may be deleted."""
+"""They make the next `stoker pack` start faster, are not part of the set and may be deleted."""
 
 
 def sealed(description: dict[str, Any]) -> dict[str, Any]:

@@ -38,10 +38,9 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with one file."""
+    """One thing that is wrong with one file, which is named by its path within the set."""
 
     file: str
-    """Its path within the set."""
     text: str
 
     def __str__(self) -> str:
@@ -50,8 +49,6 @@ class Problem:
 
 @dataclass
 class VerifyReport:
-    """The result of checking a set."""
-
     images: int = 0
     shards: int = 0
     bytes: int = 0
@@ -75,8 +72,8 @@ class File:
 def verify(
     path: str | os.PathLike[str], *, threads: int = 0, progress: Progress | None = None
 ) -> VerifyReport:
-    """Read a whole set and compare it with its description; 0 threads means one for each core.
-    Raises BadRequest where the folder is not a packed set."""
+    """Compare a whole set with its description; 0 threads: one for each core. Raises BadRequest
+    where the folder is not a packed set."""
     start = time.monotonic()
     root, report = Path(path), VerifyReport()
     description = read_description(root)
@@ -84,10 +81,8 @@ def verify(
         report.problems.append(Problem("dataset.json", "damaged; nothing else can be checked"))
     else:
         if not is_sealed(description):
-            report.notes.append(
-                "dataset.json and rejected.parquet were packed without hashes of their own: "
-                "not checked"
-            )
+            names = "dataset.json and rejected.parquet"
+            report.notes.append(f"{names} were packed without hashes of their own: not checked")
         check_files(root, description, report, threads or usable_cores(), progress)
         check_other_files(root, description, report)
     report.seconds = time.monotonic() - start
@@ -143,9 +138,8 @@ def check_files(
     intact = {table.name for table in tables if check_table(root, table, counter, report)}
     shards = []
     for split, facts in splits:
-        name, index = f"{split}/index.parquet", None
-        if name in intact:
-            index = read_index(root, name, facts, report)
+        name = f"{split}/index.parquet"
+        index = read_index(root, name, facts, report) if name in intact else None
         for number, shard in enumerate(facts["shards"]):
             rows = partial(index.rows, number) if index is not None else None
             shards.append(File(f"{split}/{shard['name']}", shard["sha256"], shard["bytes"], rows))
@@ -200,7 +194,6 @@ class ShardRows:
         self._edges = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
 
     def rows(self, number: int) -> Rows:
-        """The images of one shard."""
         first, end = self._edges[number], self._edges[number + 1]
         return Rows(
             first,
@@ -260,9 +253,8 @@ def shard_problems(
         text = "damaged; the images cannot be named, because its index is damaged too"
         return problems or [Problem(shard.name, text)]
     problems += image_problems(root, shard, shard.rows(), content)
-    return problems or [
-        Problem(shard.name, "damaged outside the images: a header, a label or padding of the tar")
-    ]
+    text = "damaged outside the images: a header, a label or padding of the tar"
+    return problems or [Problem(shard.name, text)]
 
 
 def image_problems(root: Path, shard: File, rows: Rows, content: HashedFile) -> list[Problem]:
@@ -278,15 +270,13 @@ def image_problems(root: Path, shard: File, rows: Rows, content: HashedFile) -> 
         state = "is cut off" if cut_off else "is damaged"
         text = f"image {key} at byte {rows.offset[row]} {state} (from {path})"
         problems.append(Problem(shard.name, text))
-    if len(content.bad) > MOST_NAMED:
-        text = f"and {len(content.bad) - MOST_NAMED:,} more images of it"
-        problems.append(Problem(shard.name, text))
+    if (more := len(content.bad) - MOST_NAMED) > 0:
+        problems.append(Problem(shard.name, f"and {more:,} more images of it"))
     return problems
 
 
 def check_other_files(root: Path, description: dict[str, Any], report: VerifyReport) -> None:
-    """Report files that the description does not list: shards and tables are problems, because a
-    reader of `*.tar` would read them; other files are notes."""
+    """Report unlisted files: shards and tables, which readers would read, as problems; or notes."""
     listed = {"dataset.json", "rejected.parquet", *CACHES}
     listed |= {table.name for table in tables_of(description)}
     for split, facts in description["splits"].items():

@@ -102,8 +102,7 @@ class RankOptions:
 
 
 def measure_between_ranks(options: RankOptions, gradient_bytes: int = 0) -> LinkReport:
-    """Start the ranks, here or with those of other hosts, and return what they measured: the same
-    on every host. Raises BadRequest, Interrupted or StokerError if they did not finish."""
+    """Start the ranks; returns what they measured, on every host the same. Raises StokerError."""
     meeting = options.check()
     folder = Path(tempfile.mkdtemp(prefix="stoker-doctor-"))
     variables = {
@@ -116,11 +115,10 @@ def measure_between_ranks(options: RankOptions, gradient_bytes: int = 0) -> Link
     }
     try:
         with listening() as stop:
-            code: int | None
-            if meeting:
-                code = run_with_other_hosts(options, variables, lambda: bool(stop), *meeting)
-            else:
+            if meeting is None:
                 code = run_on_this_host(options, variables)
+            else:
+                code = run_with_other_hosts(options, variables, lambda: bool(stop), *meeting)
             return read_result(folder, code, stopped=bool(stop) or code is None)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -142,21 +140,14 @@ def run_with_other_hosts(
     endpoint: Endpoint,
     nodes: Nodes,
 ) -> int:
-    """Run this host's ranks through one round with those of other hosts, as nodes of a run do;
-    returns their exit code. Raises Interrupted if stopped, StokerError if hosts are lost."""
+    """Run one round with other hosts; returns the exit code. Raises Interrupted or StokerError."""
     say(f"waiting for hosts at {endpoint} ({nodes})")
     key, folder = key_of_hosts(SHARED / KEY_FILE), Path(variables[RESULT_FOLDER])
     try:
         with closing(Rendezvous(endpoint, nodes, key, stop, options.address)) as rendezvous:
             round = rendezvous.next_round()
-            name = f"{variables[HOST_NAME]} {rendezvous.local_address}"
-            plan = Launch(
-                ranks=options.ranks,
-                arguments=["doctor", *options.arguments],
-                run_path=SHARED,
-                extra={**variables, HOST_NAME: name},
-                stop=stop,
-            )
+            extra = {**variables, HOST_NAME: f"{variables[HOST_NAME]} {rendezvous.local_address}"}
+            plan = Launch(options.ranks, ["doctor", *options.arguments], SHARED, extra, stop)
             code = run_round(plan, rendezvous, round, folder / LOG)
             rendezvous.leave(round, finished=code == FINISHED)
             return code
@@ -193,8 +184,7 @@ def rank_messages(folder: Path) -> str:
 
 
 def read_result(folder: Path, code: int | None, *, stopped: bool) -> LinkReport:
-    """What the ranks measured. Raises Interrupted if they were stopped; BadRequest or StokerError,
-    with their messages, if they did not finish for another reason."""
+    """What the ranks measured. Raises Interrupted if stopped, else StokerError with their words."""
     from stoker.measure.trials.link import LinkReport
 
     if code == FINISHED:
@@ -212,8 +202,7 @@ def read_result(folder: Path, code: int | None, *, stopped: bool) -> LinkReport:
 
 
 def run_rank() -> int:
-    """What each rank runs: meet the others, measure, leave the result to the launcher. Returns
-    FINISHED; raises StokerError if another rank is lost."""
+    """What each rank runs: meet, measure, leave the result. Raises StokerError for a lost rank."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # nothing has to be saved
     unblock_stop_signals()

@@ -37,7 +37,6 @@ CLASSES = 1000
 STORAGE_SHARE, LOADER_SHARE = 0.2, 0.3
 """Shares of `seconds` for each read of the disk and for each stage of loading."""
 MOST_FILES = 256
-"""Files that are read of a folder that is not packed."""
 NOTICEABLE = 0.05
 """Differences below this share are not reported."""
 
@@ -65,6 +64,7 @@ class Visit:
         self.options = options
         self.recipe = one_phase(options.recipe)
         self.dataset = packed_set(options.data)
+        self.folder = self.dataset.path if self.dataset else Path(options.data or ".")
         self.classes = len(self.dataset.classes) if self.dataset else CLASSES
         self.parameters = parameters(self.recipe, self.classes)
         self.figures: dict[str, Any] = {"recipe": self.recipe.values()}
@@ -87,12 +87,9 @@ class Visit:
             yield from self.with_exchange(links, compute, len(facts.gpus))
 
     def examine_environment(self) -> Findings[environment.Environment]:
-        folders = [("runs", Path("runs"))]
-        if self.options.data:
-            path = self.dataset.path if self.dataset else Path(self.options.data)
-            folders.append(("the set", path))
+        folders = [("runs", Path("runs")), ("the set", self.folder)]
         shards = self.dataset.split("train").shards if self.dataset else []
-        facts = environment.environment_here(folders)
+        facts = environment.environment_here(folders if self.options.data else folders[:1])
         needs = Needs(
             sum(int(shard["bytes"]) for shard in shards) if self.dataset else None,
             checkpoint_bytes(self.recipe, self.parameters),
@@ -117,19 +114,18 @@ class Visit:
     def examine_storage(self, cores: int) -> Findings[None]:
         threads = self.recipe.threads or cores
         seconds = STORAGE_SHARE * self.options.seconds
-        folder = self.dataset.path if self.dataset else Path(self.options.data or ".")
-        yield "storage begins", (folder if self.options.data else "this folder",)
+        yield "storage begins", (self.folder if self.options.data else "this folder",)
         files: list[Path] = []
         image_bytes: float | None = None
         if self.dataset:
             split = self.dataset.split("train")
             files = [split.folder / shard["name"] for shard in split.shards]
             image_bytes = float(split.length.mean())
-        elif self.options.data and (files := some_files(folder)):
+        elif self.options.data and (files := some_files(self.folder)):
             image_bytes = sum(path.stat().st_size for path in files) / len(files)
         if files:
-            beside = folder.absolute().parent
-            speed = storage.measure_storage(folder, files, beside, threads, seconds)
+            beside = self.folder.absolute().parent
+            speed = storage.measure_storage(self.folder, files, beside, threads, seconds)
         elif os.access(".", os.W_OK):
             speed = storage.measure_bare_storage(Path(), threads, seconds)
         else:
@@ -145,15 +141,9 @@ class Visit:
         if self.dataset is None:
             yield "not measured", (f"run stoker pack {self.options.data} first",)
             return None
-        recipe = self.recipe
-        setting = loading.Setting(
-            recipe.image_size,
-            recipe.batch_size,
-            recipe.crop,
-            recipe.threads,
-            LOADER_SHARE * self.options.seconds,
-            recipe.crop_scale,
-        )
+        recipe, seconds = self.recipe, LOADER_SHARE * self.options.seconds
+        size, batch, crop = recipe.image_size, recipe.batch_size, recipe.crop
+        setting = loading.Setting(size, batch, crop, recipe.threads, seconds, recipe.crop_scale)
         speed = loading.measure_loading(self.dataset, setting)
         self.figures["loader"] = loading.as_data(speed)
         yield "loader", (speed,)
@@ -166,10 +156,8 @@ class Visit:
         parameters = None if self.dataset else self.parameters
         yield "compute begins", (self.recipe, len(self.options.recipe.phases), parameters)
         every: list[Compute] = []
-        free_bytes = environment.free_memory()
-        for compute in measure_compute(
-            self.recipe, self.classes, ranks, self.options.seconds, free_bytes
-        ):
+        seconds, free_bytes = self.options.seconds, environment.free_memory()
+        for compute in measure_compute(self.recipe, self.classes, ranks, seconds, free_bytes):
             every.append(compute)
             yield "compute", (compute,)
         self.figures["compute"] = [
@@ -192,9 +180,8 @@ class Visit:
         )
         together = measure_together(self.dataset, self.recipe, ranks, compute, self.options.seconds)
         slower = cold.images_per_s / warm.images_per_s
-        first_epoch = None
-        if loader.was_cold and slower < 1 - NOTICEABLE:
-            first_epoch = together.images_per_s * slower
+        is_slower = loader.was_cold and slower < 1 - NOTICEABLE
+        first_epoch = together.images_per_s * slower if is_slower else None
         verdict = verdict_of(together.facts)
         self.figures["together"] = vars(together) | {
             "facts": None,

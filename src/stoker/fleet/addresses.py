@@ -95,8 +95,7 @@ def listening_socket(address: str, port: int) -> socket.socket | None:
 def interface_of(address: str) -> str:
     """The network interface with this address: gloo would guess one from the host's name. What
     GLOO_SOCKET_IFNAME names takes precedence. Raises BadRequest if there is none."""
-    name = os.environ.get("GLOO_SOCKET_IFNAME")
-    if name:
+    if name := os.environ.get("GLOO_SOCKET_IFNAME"):
         return name
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -108,8 +107,7 @@ def interface_of(address: str) -> str:
 
 
 def meeting_point(nodes: str | None, rendezvous: str | None) -> tuple[Endpoint, Nodes] | None:
-    """Where the nodes meet and how many, from `--rendezvous` and `--nodes`; None for a run on this
-    machine alone. Raises BadRequest if only one of them is set, or one is malformed."""
+    """Where nodes meet and how many; None for this machine alone. Raises BadRequest if wrong."""
     if nodes is None and rendezvous is None:
         return None
     if nodes is None or rendezvous is None:

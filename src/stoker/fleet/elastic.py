@@ -55,8 +55,7 @@ def launch(plan: Launch, endpoint: Endpoint, nodes: Nodes) -> int:
 
 
 def run_rounds(plan: Launch, rendezvous: Rendezvous) -> int:
-    """Run rounds until the run is finished, this node has to leave, or ranks have failed twice with
-    no step in between; returns the exit code."""
+    """Run rounds until the run ends, this node leaves, or ranks fail twice with no step between."""
     log = plan.run_path / f"launcher-{rendezvous.local_address}.log"
     failed_at_step = -1
     while True:
@@ -83,6 +82,8 @@ def run_round(plan: Launch, rendezvous: Rendezvous, round: Round, log: Path) -> 
             for local in range(plan.ranks):
                 variables = {**environment(plan, rendezvous, round, local), **plan.extra}
                 sockets = [round.listener.fileno()] if round.listener and local == 0 else []
+                if sockets:
+                    variables[LISTENER] = str(sockets[0])
                 running.append(start(plan.arguments, variables, errors, sockets))
         if round.listener:
             round.listener.close()
@@ -100,7 +101,7 @@ def environment(
     """The environment of one rank of the round."""
     rank, world = round.node * plan.ranks + local_rank, round.nodes * plan.ranks
     interface = interface_of(rendezvous.local_address)
-    variables = {
+    return {
         **rank_variables(rank, world, local_rank, plan.ranks),
         ELASTIC: "1",
         "MASTER_ADDR": round.address,
@@ -108,14 +109,10 @@ def environment(
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", interface),
     }
-    if round.listener and local_rank == 0:
-        variables[LISTENER] = str(round.listener.fileno())
-    return variables
 
 
 def follow(plan: Launch, rendezvous: Rendezvous, round: Round, running: Processes) -> list[int]:
-    """Wait until all ranks of this node have ended, and end them when the round has to end; returns
-    their exit codes."""
+    """Wait for this node's ranks, or end them if the round has to end; returns their exit codes."""
     while all(rank.poll() in (None, FINISHED) for rank in running):
         if all(rank.poll() == FINISHED for rank in running):
             return [FINISHED] * len(running)

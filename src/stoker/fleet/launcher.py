@@ -59,7 +59,7 @@ class LaunchResult:
 
     @property
     def killed(self) -> list[str]:
-        """A phrase for each rank that crashed or was killed by somebody else."""
+        """A phrase for each rank that crashed, or that another process killed."""
         return [
             f"rank {rank} was killed ({signal.Signals(-code).name})"
             for rank, code in enumerate(self.codes)
@@ -151,9 +151,8 @@ def is_rank() -> bool:
 
 
 def wait_for_all(running: Processes) -> frozenset[int]:
-    """Wait until every rank has ended; returns the ranks that had to be killed. Once a rank has
-    failed, the others get some time, then a signal. Once a rank has stopped on request where it
-    cannot wait for the others (it was compiling), the others are asked to stop as well."""
+    """Wait until every rank has ended; returns those that had to be killed. The others of a rank
+    that failed get a signal; those of one that stopped alone (it was compiling) are asked to."""
     failed_at = stopped_at = float("inf")
     sent_stop = sent_term = False
     killed: set[int] = set()

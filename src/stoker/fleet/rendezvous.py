@@ -29,13 +29,11 @@ LAST_CALL_S = 5
 """How long a round with enough nodes waits for more."""
 KEEP_ALIVE_S, KEEP_ALIVES_MISSED = 2, 3
 SILENCE_S = 20.0
-"""A store that has not answered for this long is treated as lost."""
 PULSES_MISSED = 12
 """A node whose pulse has not changed in this many polls, a second apart, is treated as lost."""
 LEFT = 1 << 40
 """The pulse of a node that has left the round in order."""
 CALL_THREADS = "stoker-rendezvous"
-"""The name of threads that call the store."""
 RESTART = "start the same command on every node again"
 _POLL_S = 0.1
 Answer = TypeVar("Answer")
@@ -91,7 +89,6 @@ class NodeChanges:
     waiting: int = 0
     """Nodes that want to join."""
     lost: int = 0
-    """Nodes of the round that are lost."""
 
 
 class Rendezvous:

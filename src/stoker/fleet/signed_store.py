@@ -24,8 +24,7 @@ _POLL_S = 0.1
 
 
 def shared_key(path: Path, patience_s: float = 10.0) -> bytes:
-    """The run's key, made by the first node that needs it. Raises StokerError if the file still has
-    the wrong size after `patience_s`."""
+    """The run's key, made by the first node that needs it. Raises StokerError if it is damaged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -60,7 +59,6 @@ class SignedStore:
         self._inner, self._key = inner, key
         self._lock, self._closed = threading.Lock(), False
         self.answered_at = time.monotonic()
-        """When the store last answered."""
 
     def get_state(self) -> tuple[bytes, Any] | None:
         with self._entered():

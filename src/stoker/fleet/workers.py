@@ -28,9 +28,8 @@ AHEAD = 2
 def map_tasks(
     function: Callable[[Task], Result], tasks: Iterable[Task], workers: int
 ) -> Generator[Result]:
-    """Run every task; yield results in the order in which they are finished. Tasks are taken from
-    their source a few ahead of the workers: they need not fit in memory together. Raises what a
-    task raises, and StokerError if a worker dies."""
+    """Run every task, taken from the source a few ahead of the workers: they need not fit in memory
+    together. Yields their results; raises what a task raises, and StokerError if a worker dies."""
     source = iter(tasks)
     first = list(islice(source, 2))
     if workers <= 1 or len(first) < 2:
@@ -48,8 +47,7 @@ def map_tasks(
             if len(pending) >= workers + AHEAD:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
-        for future in as_completed(pending):
-            yield future.result()
+        yield from (future.result() for future in as_completed(pending))
     except BrokenProcessPool as error:
         raise StokerError(
             "a worker process died (out of memory, or killed); finished work is kept: start the "
@@ -60,8 +58,7 @@ def map_tasks(
 
 
 def prepare_worker() -> None:
-    """Make this worker end with its parent, and close its standard error: errors of a task are in
-    its result, and image libraries print a message for every damaged file."""
+    """End with the parent, and close standard error: image libraries print there for bad files."""
     parent = multiprocessing.parent_process()
     end_with_parent(parent.pid if parent and parent.pid else os.getppid(), signal.SIGKILL)
     devnull = os.open(os.devnull, os.O_WRONLY)

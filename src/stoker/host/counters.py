@@ -2,8 +2,7 @@
 
 Invariants: a value that the kernel does not give is left out, never zero; a file that failed once
 is not tried again. Kernel files are held open: each call that may block releases the interpreter
-lock, and where another thread hogs the lock it takes milliseconds to get it back. Summaries are
-pure functions of readings.
+lock, which a busy thread returns milliseconds later. Summaries are pure functions of readings.
 """
 
 from __future__ import annotations
@@ -116,11 +115,9 @@ class Machine:
             for name, value in proc.throttled(quota.text()).items():
                 counts[name] = counts.get(name, 0) + value
         for name in PRESSURES:
-            waited_s = proc.pressure_s(text[f"pressure {name}"])
-            if waited_s is not None:
+            if (waited_s := proc.pressure_s(text[f"pressure {name}"])) is not None:
                 counts[f"pressure_{name}_s"] = waited_s
-        main = proc.schedule_s(text["main"])
-        if main is not None:
+        if main := proc.schedule_s(text["main"]):
             counts["main_cpu_s"], counts["main_delay_s"] = main
         own_io = proc.fields(text["io"])
         counts |= {k: own_io[k] for k in ("read_bytes", "write_bytes") if k in own_io}
@@ -131,13 +128,11 @@ class Machine:
         pages = [proc.number(word) for word in text["statm"].split()[:2]]
         if len(pages) == 2 and pages[1] is not None:
             levels["own_bytes"] = pages[1] * os.sysconf("SC_PAGE_SIZE")
-        available = proc.fields(text["meminfo"]).get("MemAvailable")
-        if available is not None:
+        if (available := proc.fields(text["meminfo"]).get("MemAvailable")) is not None:
             levels["available_bytes"] = available * 1024
         if self._limit:
             levels["limit_bytes"] = self._limit.bytes
-            used = proc.single(text["usage"])
-            if used is not None:
+            if (used := proc.single(text["usage"])) is not None:
                 # The page cache fills every limit; the kernel frees it when memory is needed.
                 cached = proc.fields(text["memory.stat"]).get(self._limit.reclaimable_field, 0)
                 levels["used_bytes"] = max(0, used - cached)
@@ -192,8 +187,7 @@ def cpu(used: Mapping[str, float], seconds: float) -> dict[str, float]:
         for name in ("own_user_s", "own_system_s", "sampler_s", "throttled_s", "throttled_times")
         if name in used
     }
-    own = [used[name] for name in ("own_user_s", "own_system_s") if name in used]
-    if own:
+    if own := [used[name] for name in ("own_user_s", "own_system_s") if name in used]:
         figures["own_cores"] = share(sum(own), seconds)
     for name in ("busy", "iowait", "steal"):
         if used.get("ticks_all") and f"ticks_{name}" in used:
@@ -205,8 +199,7 @@ def memory(levels: Sequence[Mapping[str, float]]) -> dict[str, int]:
     """Each level at its worst: the most bytes in use, the fewest available."""
     worst = {}
     for name in ("own_bytes", "available_bytes", "limit_bytes", "used_bytes"):
-        values = [level[name] for level in levels if name in level]
-        if values:
+        if values := [level[name] for level in levels if name in level]:
             worst[name] = int(min(values) if name == "available_bytes" else max(values))
     return worst
 

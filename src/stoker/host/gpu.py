@@ -26,11 +26,6 @@ THROTTLES = {
     0x100: "display clock setting",
 }
 """Reasons for lower clocks, by bit. Bit 1, an idle GPU, is not one."""
-THROTTLE_QUERIES = (
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetCurrentClocksThrottleReasons",
-)
-"""The query's newer name, and the name that older drivers and packages know."""
 SLOW = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
 """Facts that the driver measures for a while before it answers; not read every time."""
 MEANS = ("busy", "sm_clock_mhz", "power_w", *SLOW)
@@ -39,9 +34,8 @@ Queries = dict[str, Callable[[], Any]]
 
 
 def visible(count: int, environment: Mapping[str, str]) -> list[int | str]:
-    """The GPUs of this process, by number or name: only the local rank's GPU where the environment
-    names it. Numbers are right where CUDA counts by bus (CUDA_DEVICE_ORDER=PCI_BUS_ID) or all GPUs
-    are of one kind."""
+    """This process's GPUs, by number or name; only the local rank's if the environment names it.
+    Numbers are right where CUDA counts by bus (CUDA_DEVICE_ORDER=PCI_BUS_ID) or GPUs are alike."""
     variable = environment.get("CUDA_VISIBLE_DEVICES")
     devices: list[int | str] = list(range(count))
     if variable is not None:
@@ -63,17 +57,14 @@ class Gpus:
             self._nvml = nvml = nvml or importlib.import_module("pynvml")
             nvml.nvmlInit()
             self._begun = True
-            devices = visible(
-                nvml.nvmlDeviceGetCount(), os.environ if environment is None else environment
-            )
+            environment = os.environ if environment is None else environment
+            devices = visible(nvml.nvmlDeviceGetCount(), environment)
         except Exception:
             return
         for device in devices:
             with suppress(Exception):
-                if isinstance(device, int):
-                    handle = nvml.nvmlDeviceGetHandleByIndex(device)
-                else:
-                    handle = nvml.nvmlDeviceGetHandleByUUID(device)
+                kind = "Index" if isinstance(device, int) else "UUID"
+                handle = getattr(nvml, f"nvmlDeviceGetHandleBy{kind}")(device)
                 self._queries.append((device, queries_of(nvml, handle)))
 
     def read(self, slow: bool = True) -> list[dict[str, Any]]:
@@ -102,9 +93,9 @@ def queries_of(nvml: Any, handle: Any) -> Queries:
     """The call that returns each fact of a device."""
 
     def throttles() -> list[str]:
-        for query in THROTTLE_QUERIES:
+        for kind in ("Event", "Throttle"):  # older drivers and packages know the second name only
             with suppress(Exception):
-                bits = getattr(nvml, query)(handle)
+                bits = getattr(nvml, f"nvmlDeviceGetCurrentClocks{kind}Reasons")(handle)
                 return [name for bit, name in THROTTLES.items() if bits & bit]
         raise LookupError("this device does not report why its clocks are throttled")
 
@@ -130,8 +121,7 @@ def queries_of(nvml: Any, handle: Any) -> Queries:
 
 
 def over_time(readings: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Several readings of the same GPUs as one: the mean or the largest value of each fact, and the
-    share of readings with each reason for throttled clocks."""
+    """Readings of the same GPUs as one: mean or largest values, and the share of each throttle."""
     summaries = []
     for readings_of_gpu in zip(*readings, strict=False):
         facts: dict[str, Any] = {}

@@ -18,8 +18,7 @@ from stoker.host.counters import kernel_text
 
 def sent_bytes(path: str = "/proc/net/dev") -> dict[str, int]:
     """Bytes sent so far, by interface; empty where the kernel does not count them."""
-    counts = proc.interface_bytes(kernel_text(path))
-    return {name: sent for name, (_, sent) in counts.items()}
+    return {name: sent for name, (_, sent) in proc.interface_bytes(kernel_text(path)).items()}
 
 
 def busiest_interface(sent: Mapping[str, int]) -> tuple[str, int] | None:
@@ -30,8 +29,7 @@ def busiest_interface(sent: Mapping[str, int]) -> tuple[str, int] | None:
 
 
 def card_mbit(interface: str, folder: str = "/sys/class/net") -> int | None:
-    """The rate that a network card has negotiated with its port; None where the kernel does not
-    know it, as for many virtual cards."""
+    """The rate that a card negotiated with its port; None if unknown, as for many virtual cards."""
     if interface in ("", ".", "..") or "/" in interface:
         return None
     with suppress(OSError, ValueError):
@@ -41,9 +39,8 @@ def card_mbit(interface: str, folder: str = "/sys/class/net") -> int | None:
 
 
 def nccl_transport(log: str) -> str:
-    """The transport that NCCL names in its log (NCCL_DEBUG=INFO): how most channels connect, and
-    the network it uses; empty if it names none. Written from NCCL's documentation and public logs;
-    not yet tried with a GPU."""
+    """The channels and the network that NCCL names in its log (NCCL_DEBUG=INFO); empty if none.
+    Written from NCCL's documentation and public logs; not yet tried with a GPU."""
     paths = Counter(re.findall(r"Channel \S+ : .* via ([A-Za-z0-9_]+(?:/[A-Za-z_]+\w*)?)", log))
     channels = ", ".join(f"{path} ({count} channels)" for path, count in paths.most_common(3))
     networks = re.findall(r"Using network (\S+)", log)

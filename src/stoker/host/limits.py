@@ -60,8 +60,7 @@ def cgroup_cores(root: str = CGROUPS, own: str = OWN_CGROUP) -> int:
 def usable_memory(
     root: str = CGROUPS, own: str = OWN_CGROUP, meminfo: str = "/proc/meminfo"
 ) -> int:
-    """Bytes of memory this process may use: the machine's total, or a smaller limit of its control
-    groups; UNLIMITED where neither can be read."""
+    """Bytes this process may use, by machine and control groups; UNLIMITED if unreadable."""
     sizes = [UNLIMITED, *(limit.bytes for limit in memory_limits(root, own))]
     with suppress(OSError):
         sizes.append(total_memory(Path(meminfo).read_text()))
@@ -85,15 +84,13 @@ def memory_limits(root: str, own: str) -> Iterator[MemoryLimit]:
 
 
 def allowed_memory(max_ram_gb: float, memory: int, ranks_here: int = 1) -> int:
-    """Bytes that loading or packing may take: an equal part for each rank of this host, of
-    `--max-ram`, or of half of the usable memory where `--max-ram` is 0."""
+    """Bytes that loading or packing may take: a rank's part of `--max-ram` or half the memory."""
     return int((max_ram_gb * GB if max_ram_gb else MEMORY_SHARE * memory) / ranks_here)
 
 
 def cgroups(root: str, own: str, controller: str = "") -> list[Path]:
-    """Folders of the control groups of this process, from its own group up to the root: each may
-    set a limit. Without a controller these are the groups of version 2, which has one tree; with
-    one, those of the tree that version 1 keeps for it."""
+    """Folders of this process's control groups, from its own up to the root: each may set a limit.
+    Without a controller, those of version 2; with one, of the tree that version 1 keeps for it."""
     own_path = ""
     with suppress(OSError):
         for line in Path(own).read_text().splitlines():

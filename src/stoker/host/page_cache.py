@@ -1,8 +1,7 @@
 """How much of some files is in the page cache, how to drop it, and bytes read from storage.
 
 Invariants: files are only read. No file counts as cold unless the kernel says so; where the kernel
-cannot tell, the answer is None. The host of a virtual machine may cache what this machine dropped:
-that cannot be seen from here.
+cannot tell, the answer is None. What the host of a virtual machine caches cannot be seen from here.
 """
 
 from __future__ import annotations
@@ -17,6 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.host import proc
+from stoker.host.counters import kernel_text
+
 OWN_IO = "/proc/self/io"
 COLD_SHARE = 0.05
 """Largest cached share of files at which a read of them counts as cold."""
@@ -28,19 +30,13 @@ def is_cold(cached_share: float | None) -> bool:
 
 
 def drop(files: Sequence[Path]) -> None:
-    """Ask the kernel to drop files from the page cache. Some file systems (tmpfs) and some kernels
-    cannot: `cached_share` tells."""
+    """Drop files from the page cache where the kernel can (not on tmpfs): `cached_share` tells."""
     for path in files:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            # Pages that are not written yet cannot be dropped.
-            with suppress(OSError):
-                os.fsync(handle)
-            if hasattr(os, "posix_fadvise"):
-                with suppress(OSError):
-                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(handle)
+        with path.open("rb", buffering=0) as file:
+            with suppress(OSError):  # pages that are not written yet cannot be dropped
+                os.fsync(file.fileno())
+            with suppress(OSError, AttributeError):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def cached_share(files: Sequence[Path]) -> float | None:
@@ -72,9 +68,4 @@ def cached_pages(path: Path) -> NDArray[np.uint8]:
 
 def bytes_from_storage() -> int | None:
     """Bytes that storage has delivered to this process; None where the kernel does not count."""
-    with suppress(OSError, ValueError):
-        for line in Path(OWN_IO).read_text().splitlines():
-            name, _, count = line.partition(":")
-            if name == "read_bytes":
-                return int(count)
-    return None
+    return proc.fields(kernel_text(OWN_IO)).get("read_bytes")

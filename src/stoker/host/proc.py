@@ -56,8 +56,7 @@ def machine_ticks(text: str) -> dict[str, int]:
 
 
 def throttled(text: str) -> dict[str, float]:
-    """`cpu.stat` of a control group, version 2 or 1: how often and for how long its quota stopped
-    it, summed over the cores."""
+    """`cpu.stat`, version 2 or 1: how often a quota stopped its group, how long over the cores."""
     values = fields(text)
     times: dict[str, float] = {}
     if "throttled_usec" in values:
@@ -91,8 +90,7 @@ def schedule_s(text: str) -> tuple[float, float] | None:
 
 
 def after_name(text: str) -> list[str]:
-    """`stat` of a thread or process: the fields after its name, which may hold anything. The last
-    field is left out: it may be cut."""
+    """`stat`: the fields after the name, which may hold anything; not the last: it may be cut."""
     opens, closes = text.find("("), text.rfind(")")
     return text[closes + 1 :].split()[:-1] if 0 <= opens < closes else []
 

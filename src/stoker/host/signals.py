@@ -44,8 +44,7 @@ def delayed_signals() -> Iterator[None]:
 
 
 def block_stop_signals() -> None:
-    """Keep stop signals pending until `unblock_stop_signals`, also across exec: a new program would
-    die of them before it has installed its handlers."""
+    """Keep stop signals pending, also across exec: a program without handlers would die of them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,18 +87,19 @@ def lateness(late_s: Sequence[float], switch_s: float) -> dict[str, float]:
     }
 
 
-class OwnDelay:
+class OwnDelay(KernelFile):
     """Seconds that the calling thread was ready to run and had no core. Read in that thread only,
     without releasing the interpreter lock: waiting to get it back would add to the delay."""
 
     def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
-        self._handle: int | None = None
+        super().__init__(path)
         self._buffer = ctypes.create_string_buffer(128)
-        with suppress(OSError, AttributeError, TypeError):
+        try:
             self._read = ctypes.PyDLL(None).pread
             self._read.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long]
             self._read.restype = ctypes.c_ssize_t
-            self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except (OSError, AttributeError, TypeError):
+            self.close()
 
     def seconds(self) -> float | None:
         """The delay so far; None where the kernel does not count it."""
@@ -111,11 +111,6 @@ class OwnDelay:
             self.close()
             return None
         return schedule[1]
-
-    def close(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            os.close(handle)
 
 
 def late_wake(stop_lock: threading.Lock, nap_s: float, delay: OwnDelay) -> tuple[bool, float]:

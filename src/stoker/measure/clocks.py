@@ -35,7 +35,6 @@ class HostClock:
         return end[0] - begin[0]
 
     def on_cpu(self, begin: Moment, end: Moment) -> float | None:
-        """Seconds for which the thread was running, not waiting."""
         return end[1] - begin[1]
 
 

@@ -38,7 +38,6 @@ PACKAGES = {
 """Packages whose versions are recorded, and the names under which each may be installed."""
 DRIVER = "/proc/driver/nvidia/version"
 _TIME_ERROR = 5
-"""The kernel's answer if its clock is not synchronised."""
 
 
 @dataclass(frozen=True)
@@ -153,9 +152,7 @@ def cudnn_version() -> str | None:
 
 
 def processor_name(path: str = "/proc/cpuinfo") -> str:
-    """The name that the maker gave the CPU."""
-    name = proc.processor(kernel_text(path)).get("model name")
-    return name or platform.processor() or "CPU"
+    return proc.processor(kernel_text(path)).get("model name") or platform.processor() or "CPU"
 
 
 def has_avx2(path: str = "/proc/cpuinfo") -> bool | None:
@@ -207,8 +204,7 @@ def free_space(what: str, path: Path) -> FreeSpace | None:
 
 
 def free_memory() -> int:
-    """Bytes that this process can still allocate: within the machine's memory and the limit of its
-    control group."""
+    """Bytes that this process can still allocate, by the machine's memory and its group's limit."""
     machine = Machine()
     levels = machine.read().levels
     machine.close()
@@ -243,7 +239,6 @@ class OtherProcesses:
 
 
 def as_data(environment: Environment) -> dict[str, Any]:
-    """An environment as plain data."""
     return {
         **vars(environment),
         "gpus": [vars(gpu) for gpu in environment.gpus],

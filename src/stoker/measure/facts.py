@@ -77,7 +77,6 @@ class Facts:
     hog: str = ""
     """The Python thread, other than our own, that uses most of a core."""
     hog_cores: float = 0.0
-    """The share of a core that it uses."""
     delay_s: float | None = None
     """Seconds of a step for which the training thread waited for a core; None if not measured."""
 
@@ -99,14 +98,12 @@ class Facts:
 
     @property
     def transfer_s(self) -> float:
-        """Seconds of the exchange once all ranks have arrived: the least over the ranks, because
-        the last rank to arrive waits for the transfer only."""
+        """Seconds of the exchange alone: the last to arrive (the least) waits for nothing else."""
         return min(rank.parts.get("exchange", 0.0) for rank in self.ranks)
 
     def cpu_floor_s(self, without: str = "") -> float:
-        """The shortest step that the cores of a machine allow: CPU seconds of the training thread,
-        of the threads that compute with it and of loading (except `without`), over the cores; 0
-        where the cores are unknown. Spinning while waiting for another thread is not counted."""
+        """The shortest step that the cores allow: CPU seconds of the threads that compute and load
+        (except `without`), not of spinning, over the cores; 0 where the cores are unknown."""
         if not self.cores:
             return 0.0
         work = statistics.fmean(

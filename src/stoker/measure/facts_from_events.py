@@ -82,7 +82,6 @@ class AttemptSums:
     """Sums over some steps of an attempt, for each rank, from its events."""
 
     includes: Callable[[int], bool] = lambda step: True
-    """Whether a step counts."""
     ranks: dict[int, RankSums] = field(default_factory=dict)
     starts: dict[int, Event] = field(default_factory=dict)
     in_larger: float | None = None
@@ -183,8 +182,7 @@ def slowdowns(probes: Sequence[Mapping[str, Any]]) -> dict[str, float | str]:
 
 
 def busiest_thread(probes: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
-    """The name of the Python thread, other than our own, that uses most of a core, and the share of
-    the core that it uses; empty where there is none."""
+    """The Python thread, not ours, that uses most of a core, and its share; empty if none does."""
     for probe in reversed(probes):
         for thread in probe.get("threads", ()):
             ours = thread["name"] == "MainThread" or thread["name"].startswith("stoker-")

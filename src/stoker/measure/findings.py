@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from stoker.measure.environment import Environment, FreeSpace
 
@@ -35,9 +36,8 @@ class Finding:
 
 def findings(machine: Environment, needs: Needs) -> list[Finding]:
     """The problems of a machine, the worst first."""
-    disks = [space for space in machine.rooms if space.what == "runs"]
-    rows = [row for space in disks for row in disk_problems(space, needs)]
-    return [Finding(*row) for row in (*rows, *problems(machine, needs))]
+    disks = (disk_problems(space, needs) for space in machine.rooms if space.what == "runs")
+    return [Finding(*row) for row in chain(*disks, problems(machine, needs))]
 
 
 def problems(machine: Environment, needs: Needs) -> Iterator[tuple[str, str]]:
@@ -63,11 +63,9 @@ def problems(machine: Environment, needs: Needs) -> Iterator[tuple[str, str]]:
             "the processor has no AVX2: decoding and models run several times slower",
             "use another machine, or a virtual machine that shows the processor of its host",
         )
-    if machine.open_files is not None and 0 <= machine.open_files < LEAST_FILES:
-        yield (
-            f"only {machine.open_files} files may be open at once",
-            f"run ulimit -n {4 * LEAST_FILES}",
-        )
+    files = machine.open_files
+    if files is not None and 0 <= files < LEAST_FILES:
+        yield f"only {files} files may be open at once", f"run ulimit -n {4 * LEAST_FILES}"
     if machine.synchronised is False and needs.nodes > 1:
         yield (
             "the clock is not synchronised: the times of nodes will differ",

@@ -26,9 +26,8 @@ class GradientExchange:
         self._group = model.process_group
         self._scale = 1.0 / dist.get_world_size(self._group)
         self._lock = threading.Lock()
-        self._pending = 0
+        self._pending = self._bytes = 0
         self._since = self._busy_s = 0.0
-        self._bytes = 0
         model.register_comm_hook(None, lambda state, bucket: self._send(bucket.buffer()))
 
     def _send(self, gradients: torch.Tensor) -> Future[torch.Tensor]:
@@ -52,8 +51,7 @@ class GradientExchange:
         return gradients
 
     def take(self) -> tuple[int, float]:
-        """Bytes of gradients since the last call, and the seconds for which some of them were on
-        their way: 0 on a GPU, where the host does not see them arrive."""
+        """Bytes since the last call, and seconds with some of them on their way; 0 on a GPU."""
         with self._lock:
             totals = self._bytes, round(self._busy_s, 6)
             self._bytes, self._busy_s = 0, 0.0

@@ -45,8 +45,7 @@ class Meter(Spans):
     """Divides the steps of a loop into parts, and tells what limits it."""
 
     def __init__(self, model: nn.Module) -> None:
-        weight = next(model.parameters(), torch.empty(0))
-        super().__init__(clock_of(weight.device))
+        super().__init__(clock_of(next(model.parameters(), torch.empty(0)).device))
         self._laps: list[tuple[Lap, dict[str, Any]]] = []
         self._steps = 0
         self._world = 1

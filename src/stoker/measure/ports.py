@@ -37,8 +37,7 @@ def rate_mbit(size: float, ranks: int, seconds: float) -> float:
 
 
 def port_mbit(rate: float, spread: float = 0.0, busy: float | None = None) -> int | None:
-    """The port that limits a transfer; None where no port explains its rate, where the rate is
-    unsteady, or where the processor was the limit."""
+    """The port that limits a transfer; None if none fits, it is unsteady or the CPU limits it."""
     nearest = next((port for port in PORTS_MBIT if rate <= MOST_OF_PORT * port), None)
     if nearest is None or rate < LEAST_OF_PORT * nearest or (busy is not None and busy > BUSY):
         return None
@@ -57,8 +56,7 @@ def port_words(mbit: int) -> str:
 
 
 def exposed_s(exchange_s: float, compute_s: float, last: float = 1.0) -> float:
-    """Seconds of the exchange that the backward pass cannot hide. `last` is the share of the images
-    in the last micro-batch: only its backward pass runs beside the exchange."""
+    """Seconds of the exchange that the last micro-batch's backward pass (a share) cannot hide."""
     return max(0.0, exchange_s - BACKWARD * last * compute_s)
 
 
@@ -69,6 +67,5 @@ def exposed_share(exchange_s: float, compute_s: float, last: float = 1.0) -> flo
 
 
 def images_ceiling(batch: int, exchange_s: float) -> float:
-    """Images a second if computing took no time: a step of a (global) batch takes at least one
-    exchange."""
+    """Images a second if computing took no time: a step of a global batch takes one exchange."""
     return batch / exchange_s if exchange_s > 0 else float("inf")

@@ -94,8 +94,7 @@ class Spans:
     @property
     def now(self) -> str:
         """The innermost open span; may be read by another thread."""
-        open_now = self._open[-1:]
-        return open_now[0] if open_now else "other"
+        return next(iter(self._open[-1:]), "other")
 
     def _enter(self, name: str) -> None:
         self._charge()
@@ -105,15 +104,13 @@ class Spans:
     def _leave(self) -> None:
         launched, self._launched = self._launched, None
         if launched is not None and self.now == "backward":
-            self._marks.append(("backward", launched))
-            self._marks.append(("exchange", self._clock.mark()))
+            self._marks += [("backward", launched), ("exchange", self._clock.mark())]
         else:
             self._charge()
         self._open.pop()
 
     def launched(self) -> None:
-        """Record that the exchange of a bucket of gradients begins. From the last one until the
-        backward pass ends, the pass only waits for the exchange."""
+        """A bucket's exchange begins. After the last one, the backward pass only waits for it."""
         self._launched = self._clock.mark()
 
     def lap(self, shares: Mapping[str, Mapping[str, float]] | None = None) -> Lap:

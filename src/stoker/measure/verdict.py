@@ -1,10 +1,9 @@
 """What limits a run: a pure function from measured facts to a cause and the numbers that prove it.
 
 Invariants: the rules are a table. Each rule attributes some seconds of a step to a cause (a claim)
-and estimates the step time without it. The largest claim above its threshold is the limit; the
-next one is the runner-up. Where no claim is large enough, the limit is compute, or compute and
-loading are in balance. GPU utilisation is not a fact: a GPU that waits for a link counts as busy.
-All sentences are in `verdict_text`.
+and estimates the step time without it. The largest claim above its threshold is the limit, the next
+one the runner-up. Where none is large enough, the limit is compute, or compute and loading balance.
+GPU utilisation is no fact: a GPU that waits counts as busy. All sentences are in `verdict_text`.
 """
 
 from __future__ import annotations
@@ -77,7 +76,6 @@ class Verdict:
 
     @property
     def without_s(self) -> float | None:
-        """Seconds that a step would take without the limit; None where there is no estimate."""
         return self.claim.without_s
 
     def fields(self) -> dict[str, Any]:
@@ -97,7 +95,6 @@ class Verdict:
         }
 
     def lines(self) -> list[str]:
-        """The verdict as it is printed."""
         return verdict_text.lines(self.fields())
 
 
@@ -105,15 +102,13 @@ Rule = Callable[[Facts], Claim | None]
 
 
 def step_after(facts: Facts, loading_s: float, without: str = "") -> float:
-    """The estimated step time if loading took another time: the longest of the rest of the step,
-    the loading, and the CPU time of both over the cores."""
+    """The estimated step time if loading took another time: the longest of rest, loading, cores."""
     rest_s = facts.step_s - facts.part(*WAITING)
     return min(max(rest_s, loading_s, facts.cpu_floor_s(without)), facts.step_s)
 
 
 def loading(part: str, *rest: str, without: str = "") -> Rule:
-    """A rule: the model waits for one part of loading, `rest` is what loading has to do besides.
-    A loop that cannot separate reading from decoding has one part, `data`."""
+    """A rule: the model waits for one part of loading; `rest` is what loading does besides."""
 
     def claim(facts: Facts) -> Claim:
         without_s = step_after(facts, facts.work(*rest), without)
@@ -135,8 +130,7 @@ def off_cpu_s(facts: Facts, parts: tuple[str, ...]) -> float:
 
 def asleep_s(facts: Facts, parts: tuple[str, ...]) -> float:
     """Seconds of some parts for which the training thread slept although it could have had a core.
-    0 if several threads compute and a core may have been missing: a thread without a core keeps the
-    others waiting off the CPU, which looks like sleep."""
+    0 if threads compute on too few cores: waiting for a thread without one looks like sleep."""
     delay = facts.delay_s or 0.0
     if facts.computing > 1 and (facts.delay_s is None or delay > FEW_CORES * facts.step_s):
         return 0.0
@@ -158,8 +152,7 @@ def interpreter_lock(facts: Facts) -> Claim | None:
 
 
 def between_parts_s(facts: Facts) -> float:
-    """Seconds of work that the training thread does between the parts of a step. Time in which it
-    has lost its core to loading is not counted."""
+    """Seconds of work between the parts of a step, without time in which loading took the core."""
     return statistics.fmean(
         min(rank.parts.get("other", 0.0), rank.on_cpu.get("other", float("inf")))
         for rank in facts.ranks

@@ -71,7 +71,6 @@ EVIDENCE = {
     "data.log_bursts": _LOG_WAIT,
     "data.log_epoch_starts": _LOG_WAIT,
 }
-"""What was measured."""
 
 _RATES = (" at {rate_mbit} Mbit/s", "; the link can do {capacity_mbit} Mbit/s")
 
@@ -109,7 +108,6 @@ ACTIONS = {
     "data.log_epoch_starts": "keep the loader's workers from epoch to epoch "
     "(persistent_workers=True)",
 }
-"""What to do."""
 
 LEAST_GAIN = 0.01
 """A smaller share of a step is not worth a line."""
@@ -131,13 +129,11 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def formatted(numbers: Numbers) -> dict[str, str]:
-    """Each number as text."""
-    return {
-        name: value
-        if isinstance(value, str)
-        else next(form for end, form in FORMATS.items() if name.endswith(end))(value)
-        for name, value in numbers.items()
-    }
+    values = {}
+    for name, value in numbers.items():
+        form = next(form for end, form in FORMATS.items() if name.endswith(end))
+        values[name] = value if isinstance(value, str) else form(value)
+    return values
 
 
 def sentences(cause: str, numbers: Numbers) -> dict[str, str]:

@@ -35,8 +35,7 @@ class Change:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """Every key that differs, in the order of the recipe. A key that is missing from the run's
-    record, because it is newer than the run, had its default."""
+    """Every key that differs, in the recipe's order. A key newer than the run had its default."""
     pairs = {
         name: (before.get(name, dump_value(spec.default)), after[name])
         for name, spec in SPECS.items()
@@ -45,8 +44,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
 
 
 def require_consent(run: str, differences: list[Change], allowed: Collection[str]) -> None:
-    """Raise BadRequest, with a table of all differences, where a key changed that is fixed, or that
-    needs consent and is not `allowed`."""
+    """Raise BadRequest, with all differences, where one is fixed, or needs consent and has none."""
     unknown = [name for name in allowed if name not in SPECS]
     if unknown:
         raise BadRequest(f"--allow-change {unknown[0]}: the recipe has no such key")

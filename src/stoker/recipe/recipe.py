@@ -14,13 +14,15 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, partial
+from operator import ge, gt, le, lt
 from typing import Any, get_type_hints
 
 from stoker.errors import BadRequest
 
 VERSION = 1
 """Raised when a default changes, because the same text would then mean another run."""
+LIMITS = {"at_least": ge, "at_most": le, "above": gt, "below": lt}
 
 
 def key(
@@ -42,6 +44,9 @@ def key(
     limits = {"at_least": at_least, "at_most": at_most, "above": above, "below": below}
     kind = {"place": place, "fixed": fixed, "rare": rare}
     return field(default=default, metadata={"help": help, "choices": choices, **kind, **limits})
+
+
+place = partial(key, place=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,43 +128,33 @@ class Recipe:
     deterministic: bool = key(False, "use deterministic kernels where PyTorch has them")
     seed: int = key(0, "seed of weights, order and augmentation", at_least=0, fixed=True)
 
-    micro_batch: int = key(
-        0, "number of images a rank trains on at once; 0: its whole share", at_least=0, place=True
+    micro_batch: int = place(
+        0, "number of images a rank trains on at once; 0: its whole share", at_least=0
     )
-    eval_batch_size: int = key(
-        250, "number of images a rank evaluates at once", at_least=1, place=True
+    eval_batch_size: int = place(250, "number of images a rank evaluates at once", at_least=1)
+    eval_every: int = place(1, "number of epochs between evaluations", at_least=1)
+    checkpoint_interval: float = place(
+        0.0, "seconds between checkpoints; 0: derive them from the cost of a save", at_least=0
     )
-    eval_every: int = key(1, "number of epochs between evaluations", at_least=1, place=True)
-    checkpoint_interval: float = key(
-        0.0,
-        "seconds between checkpoints; 0: derive them from the cost of a save",
-        at_least=0,
-        place=True,
+    interruption_hours: float = place(
+        4.0, "hours that a machine is expected to last", above=0, rare=True
     )
-    interruption_hours: float = key(
-        4.0, "hours that a machine is expected to last", above=0, place=True, rare=True
+    keep_checkpoints: int = place(2, "number of checkpoints to keep besides the best", at_least=1)
+    rehearse: bool = place(True, "before step 1, save and read back in another process")
+    time_limit: float = place(
+        0.0, "seconds until the run must have saved and ended; 0: no limit", at_least=0
     )
-    keep_checkpoints: int = key(
-        2, "number of checkpoints to keep besides the best", at_least=1, place=True
-    )
-    rehearse: bool = key(True, "before step 1, save and read back in another process", place=True)
-    time_limit: float = key(
-        0.0, "seconds until the run must have saved and ended; 0: no limit", at_least=0, place=True
-    )
-    grace: float = key(
-        30.0, "seconds between a stop signal and the end of the machine", above=0, place=True
-    )
-    spot_notice: str = key(
+    grace: float = place(30.0, "seconds between a stop signal and the end of the machine", above=0)
+    spot_notice: str = place(
         "auto",
         "cloud whose spot notices are watched; auto: the one this machine belongs to",
         choices=("auto", "off", "aws", "gcp", "azure"),
-        place=True,
     )
-    stall_after: float = key(
-        60.0, "seconds without a step that are a stall, at least", above=0, place=True, rare=True
+    stall_after: float = place(
+        60.0, "seconds without a step that are a stall, at least", above=0, rare=True
     )
-    divergence_retries: int = key(
-        3, "number of roll-backs before the run fails", at_least=0, place=True, rare=True
+    divergence_retries: int = place(
+        3, "number of roll-backs before the run fails", at_least=0, rare=True
     )
     on_damage: str = key(
         "stop",
@@ -167,15 +162,13 @@ class Recipe:
         choices=("stop", "substitute"),
         rare=True,
     )
-    threads: int = key(
-        0, "number of decoding threads per rank; 0: one per core", at_least=0, place=True
+    threads: int = place(0, "number of decoding threads per rank; 0: one per core", at_least=0)
+    prefetch: int = place(3, "number of batches loaded ahead", at_least=1, rare=True)
+    max_ram: float = place(
+        0.0, "GB of memory for data loading on this machine; 0: half of it", at_least=0
     )
-    prefetch: int = key(3, "number of batches loaded ahead", at_least=1, place=True, rare=True)
-    max_ram: float = key(
-        0.0, "GB of memory for data loading on this machine; 0: half of it", at_least=0, place=True
-    )
-    log_interval: float = key(
-        30.0, "seconds between lines if the output is not a terminal", above=0, place=True
+    log_interval: float = place(
+        30.0, "seconds between lines if the output is not a terminal", above=0
     )
 
     def __post_init__(self) -> None:
@@ -226,16 +219,10 @@ def check_value(name: str, value: Any, table: type = Recipe) -> None:
         raise BadRequest(f"{name} must be a finite number, not {value!r}")
     if limits["choices"] and value not in limits["choices"]:
         raise BadRequest(f"{name} takes one of {', '.join(limits['choices'])}, not {value!r}")
-    low, high = limits["at_least"], limits["at_most"]
-    above, below = limits["above"], limits["below"]
-    if low is not None and not value >= low:
-        raise BadRequest(f"{name} must be at least {low}, not {value!r}")
-    if high is not None and not value <= high:
-        raise BadRequest(f"{name} must be at most {high}, not {value!r}")
-    if above is not None and not value > above:
-        raise BadRequest(f"{name} must be above {above}, not {value!r}")
-    if below is not None and not value < below:
-        raise BadRequest(f"{name} must be below {below}, not {value!r}")
+    for word, holds in LIMITS.items():
+        limit = limits[word]
+        if limit is not None and not holds(value, limit):
+            raise BadRequest(f"{name} must be {word.replace('_', ' ')} {limit}, not {value!r}")
 
 
 def check_values(table: Any) -> None:
@@ -247,18 +234,15 @@ def check_values(table: Any) -> None:
 def check_together(recipe: Recipe) -> None:
     """Raise BadRequest where keys contradict each other."""
     starts = [phase.from_epoch for phase in recipe.phases]
+    epochs, warmup = recipe.epochs, recipe.warmup_epochs
     if starts and (starts[0] != 0 or starts != sorted(set(starts))):
         raise BadRequest(f"phases must start at epoch 0 and be in ascending order, not {starts}")
-    if any(start >= recipe.epochs for start in starts):
-        raise BadRequest(
-            f"the last phase starts at epoch {starts[-1]}, but epochs = {recipe.epochs}"
-        )
+    if any(start >= epochs for start in starts):
+        raise BadRequest(f"the last phase starts at epoch {starts[-1]}, but epochs = {epochs}")
     if any(phase.image_size < 1 or phase.batch_size < 1 for phase in recipe.phases):
         raise BadRequest("image_size and batch_size of phases must be at least 1")
-    if recipe.warmup_epochs >= recipe.epochs:
-        raise BadRequest(
-            f"warmup_epochs = {recipe.warmup_epochs} must be less than epochs = {recipe.epochs}"
-        )
+    if warmup >= epochs:
+        raise BadRequest(f"warmup_epochs = {warmup} must be less than epochs = {epochs}")
     if any(epoch < 0 for epoch in recipe.decay_epochs):
         raise BadRequest(f"decay_epochs must be at least 0, not {list(recipe.decay_epochs)}")
     if recipe.scheduler == "step" and not recipe.decay_epochs:

@@ -68,8 +68,7 @@ class Resolved:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that a word probably stands for; several, joined by "' or '", where they are
-    equally near; None where nothing is near."""
+    """The known name that a word probably stands for, or several, joined by "' or '"; else None."""
     plain = word.rsplit(".", 1)[-1].strip("-_ ").replace("-", "_").lower()
     names = list(known)
     if plain in names:
@@ -113,8 +112,7 @@ def preset_names() -> list[str]:
 
 
 def read_recipe(name: str) -> tuple[str, str, str]:
-    """The text of a preset or recipe file, its name in messages, and its short name. Raises
-    BadRequest where there is none, or it cannot be read."""
+    """The text of a preset or file, its name in messages, and its short name, or BadRequest."""
     if name.endswith(".toml"):
         try:
             return Path(name).read_text(encoding="utf-8"), name, Path(name).stem
@@ -132,15 +130,12 @@ def read_recipe(name: str) -> tuple[str, str, str]:
 def line_of(text: str, name: str) -> int:
     """The number of the line on which a TOML text sets a key or opens a table of that name."""
     setting = re.compile(rf"\s*(\[+\s*)?[\"']?{re.escape(name)}[\"']?\s*(=|\.|\])")
-    for number, line in enumerate(text.splitlines(), 1):
-        if setting.match(line):
-            return number
-    return 1
+    lines = enumerate(text.splitlines(), 1)
+    return next((number for number, line in lines if setting.match(line)), 1)
 
 
 def parse_toml(text: str, source: str) -> dict[str, tuple[Any, str]]:
-    """Each key of a recipe text with its value and its origin, `source:line`. Raises BadRequest
-    where the text is not TOML, a key is unknown, or a value is not allowed."""
+    """Each key with its value and its origin, `source:line`. Raises BadRequest for a mistake."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -162,8 +157,7 @@ def parse_toml(text: str, source: str) -> dict[str, tuple[Any, str]]:
 
 
 def convert(name: str, raw: Any, origin: str, table: type = Recipe) -> Any:
-    """A value of TOML or JSON as the type of its key. Raises BadRequest, which names the origin,
-    where it has another type or is not allowed."""
+    """A value of TOML or JSON as the type of its key. Raises BadRequest, which names the origin."""
     kind = types_of(table)[name]
     value: Any
     if kind in EXPECTED:
@@ -183,8 +177,7 @@ def convert(name: str, raw: Any, origin: str, table: type = Recipe) -> Any:
 
 
 def convert_phases(raw: Any, text: str, source: str) -> tuple[Phase, ...]:
-    """The `[[phases]]` tables of a recipe text. Raises BadRequest, which names the line, where a
-    key is unknown or missing, or a value is not a whole number."""
+    """The `[[phases]]` tables of a recipe text. Raises BadRequest, which names the line."""
     known = [spec.name for spec in fields(Phase)]
     origin = f"{source}:{line_of(text, 'phases')}"
     if not isinstance(raw, list) or not all(isinstance(table, Mapping) for table in raw):
@@ -197,8 +190,7 @@ def convert_phases(raw: Any, text: str, source: str) -> tuple[Phase, ...]:
 
 
 def parse_flag(name: str, text: str, table: type = Recipe) -> Any:
-    """The value of a flag from the command line. Raises BadRequest, which names the flag, where
-    the text is not a value of its type or is not allowed."""
+    """The checked value of a flag. Raises BadRequest, which names the flag."""
     kind, flag = types_of(table)[name], f"--{name.replace('_', '-')}"
     try:
         raw: Any = text
@@ -215,8 +207,7 @@ def parse_flag(name: str, text: str, table: type = Recipe) -> Any:
 
 
 def resolve(recipe: str | None = None, flags: Mapping[str, Any] | None = None) -> Resolved:
-    """The recipe of defaults, then a preset or recipe file, then flags. Raises BadRequest where one
-    of them is wrong."""
+    """The recipe of defaults, then a preset or recipe file, then flags; raises BadRequest."""
     values: dict[str, Any] = {}
     origins = dict.fromkeys(SPECS, "default")
     short_name = "default"
@@ -234,8 +225,7 @@ def resolve(recipe: str | None = None, flags: Mapping[str, Any] | None = None) -
 def show_config(resolved: Resolved) -> str:
     """The recipe as TOML, each value with its origin in a comment. It is itself a recipe file."""
     lines = []
-    for name in SPECS:
-        value = dump_value(getattr(resolved.recipe, name))
+    for name, value in resolved.recipe.values().items():
         if name != "phases":
             setting = f"{name} = {json.dumps(value, ensure_ascii=False)}"
             lines.append(f"{setting:<35} # {resolved.origins[name]}")

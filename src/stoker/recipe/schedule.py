@@ -55,8 +55,7 @@ class Timeline:
 
     @classmethod
     def of(cls, recipe: Recipe, samples: int, position: int = 0, step: int = 0) -> Timeline:
-        """The batches of a recipe from a position on, which is that of `step`. Raises BadRequest
-        where no whole batch fits."""
+        """The batches from a position on, which is that of `step`. Raises BadRequest for none."""
         phases = recipe.phases or (
             Phase(from_epoch=0, image_size=recipe.image_size, batch_size=recipe.batch_size),
         )
@@ -110,8 +109,9 @@ class Timeline:
         """The batch of a step. Raises ValueError where the timeline has no such step."""
         firsts = [stretch.first_step for stretch in self.stretches]
         stretch = self.stretches[max(bisect_right(firsts, step) - 1, 0)]
-        done = step - stretch.first_step
-        return self.batch_at(stretch.first_position + done * stretch.batch_size)
+        return self.batch_at(
+            stretch.first_position + (step - stretch.first_step) * stretch.batch_size
+        )
 
     def batches(self, position: int | None = None) -> Iterator[Batch]:
         """The batches from a position (default: the first one) to the end of the run."""

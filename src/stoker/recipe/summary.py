@@ -1,6 +1,4 @@
-"""The line that a run prints before step 1, and warnings about its recipe. Pure functions of plain
-numbers.
-"""
+"""The line before step 1, and warnings about the recipe: pure functions of plain numbers."""
 
 from __future__ import annotations
 
@@ -16,27 +14,18 @@ from stoker.text import plural
 def derived_line(
     recipe: Recipe, timeline: Timeline, world: int, micro_batch: int | None = None
 ) -> str:
-    """Ranks, micro-batches, learning rate, warm-up and steps in one line. `micro_batch` is the size
-    that fits in memory; None: the recipe's."""
+    """The settings in one line. `micro_batch` is what fits in memory; None: the recipe's."""
     first = timeline.stretches[0]
     share = max(end - begin for begin, end in pairwise(cuts(first.batch_size, world)))
     offsets = micro_cuts(share, recipe.micro_batch if micro_batch is None else micro_batch)
     sizes = [end - begin for begin, end in pairwise(offsets)]
     up_to = "" if first.batch_size == world * max(sizes) * len(sizes) else "up to "
-    if recipe.lr > 0:
-        rate = f"{recipe.lr:g} (--lr)"
-    else:
-        peaks = dict.fromkeys(
-            f"{peak_lr(recipe, stretch.batch_size):.4g}" for stretch in timeline.stretches
-        )
-        rate = (
-            f"{' / '.join(peaks)} ({recipe.lr_base:g} for {recipe.lr_base_size} images, "
-            f"{recipe.lr_base_scale})"
-        )
+    peaks = dict.fromkeys(f"{peak_lr(recipe, s.batch_size):.4g}" for s in timeline.stretches)
+    rule = f"{recipe.lr_base:g} for {recipe.lr_base_size} images, {recipe.lr_base_scale}"
     return (
         f"global batch {first.batch_size:,} = {plural(world, 'rank')} x "
         f"{up_to}{plural(max(sizes), 'image')} x {plural(len(sizes), 'micro-batch')}; "
-        f"peak learning rate {rate}; "
+        f"peak learning rate {' / '.join(peaks)} ({'--lr' if recipe.lr else rule}); "
         f"warm-up {recipe.warmup_epochs:g} epochs = "
         f"{plural(warmup_steps(recipe, timeline), 'step')}; "
         f"{plural(recipe.epochs, 'epoch')} = {plural(timeline.steps, 'step')}"

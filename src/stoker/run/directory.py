@@ -20,6 +20,7 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -64,8 +65,7 @@ class Run:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The contents of run.json. Raises BadRequest where it is missing or a newer version wrote
-        it, StokerError where it is damaged."""
+        """What is in run.json. Raises BadRequest if missing or newer, StokerError if damaged."""
         file = self.path / "run.json"
         try:
             record: dict[str, Any] = json.loads(file.read_bytes())
@@ -96,14 +96,12 @@ class Run:
     def values(self) -> dict[str, Any]:
         """The values of the current recipe: the first one, or the newest accepted change."""
         record = self.record
-        newest: dict[str, Any] = record["changes"][-1] if record["changes"] else record
-        return cast(dict[str, Any], newest["values"])
+        return cast(dict[str, Any], [record, *record["changes"]][-1]["values"])
 
     def recipe_changes(
         self, recipe: Recipe, dataset: DatasetIdentity, allowed: Collection[str] = ()
     ) -> list[Change]:
-        """How a recipe differs from the current one. Raises BadRequest where the images are other
-        ones, or a key changed that is fixed, or that needs consent and is not `allowed`."""
+        """How a recipe differs from the current one. Raises BadRequest where it cannot resume."""
         record = self.record
         if record["fingerprint"] != dataset.fingerprint:
             raise BadRequest(
@@ -129,8 +127,7 @@ class Run:
         return (changed[-1]["position"], changed[-1]["step"]) if changed else (0, 0)
 
     def lock(self, patience_s: float = 10.0) -> None:
-        """Take the lock of this run; the kernel releases it when the process ends. Raises
-        BadRequest, which names the holder, where another process keeps it for `patience_s`."""
+        """Take the lock until this process ends. Raises BadRequest, which names another holder."""
         self.path.mkdir(parents=True, exist_ok=True)
         file = open_at_end(self.path / "lock")
         deadline = time.monotonic() + patience_s
@@ -162,10 +159,8 @@ class Run:
         try:
             with (self.path / "lock").open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
         return False
 
     def unlock(self) -> None:
@@ -197,17 +192,15 @@ class Run:
 
     def attempt_events(self, attempt: int, rank: int = 0) -> Iterator[Event]:
         """The events of one attempt and rank, in the order they were written."""
-        try:
-            with self.events_path(attempt, rank).open(encoding="utf-8") as file:
-                for line in file:
-                    try:
-                        event = json.loads(line)
-                    except ValueError:
-                        continue
-                    if is_event(event):
-                        yield event
-        except FileNotFoundError:
-            return
+        path = self.events_path(attempt, rank)
+        with suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
+            for line in file:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                if is_event(event):
+                    yield event
 
     def start_of(self, attempt: int) -> Event | None:
         """The `attempt` event of rank 0; None where the attempt ended before writing it."""
@@ -215,8 +208,7 @@ class Run:
 
     def starts(self) -> list[Event]:
         """The `attempt` event of each attempt that wrote one."""
-        starts = (self.start_of(attempt) for attempt in self.attempts())
-        return [start for start in starts if start is not None]
+        return [start for attempt in self.attempts() if (start := self.start_of(attempt))]
 
     def events(self, rank: int = 0) -> Iterator[Event]:
         """All events of all attempts, each with its attempt's number, not merged."""
@@ -252,11 +244,8 @@ class Run:
 
     def end(self) -> Event | None:
         """The `end` event of the latest attempt; None while it runs, or where it was killed."""
-        last = None
-        for attempt in self.attempts()[-1:]:
-            for event in self.attempt_events(attempt):
-                last = event if event["kind"] == "end" else last
-        return last
+        latest = {e["kind"]: e for last in self.attempts()[-1:] for e in self.attempt_events(last)}
+        return latest.get("end")
 
     @property
     def finished(self) -> bool:

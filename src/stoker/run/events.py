@@ -44,8 +44,7 @@ class Events:
                 self._listeners.remove(listener)
 
     def flush(self) -> bool:
-        """Pass all events to the operating system: they then survive a kill. False where the disk
-        refuses; the next flush continues where this one stopped."""
+        """Pass all events to the system, so that they survive a kill; False if the disk refuses."""
         try:
             while self._pending:
                 written = os.write(self._file.fileno(), self._pending)

@@ -22,7 +22,6 @@ def header() -> str:
 
 
 def line(name: str, stage: Pass) -> str:
-    """One stage."""
     rate = "-" if stage.mb_per_s is None else f"{stage.mb_per_s:,.0f}"
     cached = "-" if stage.held is None else f"{stage.held:.0%}"
     figures = f"{stage.images_per_s:>10,.0f}{stage.images_per_cpu_s:>14,.0f}{rate:>8}"
@@ -60,9 +59,8 @@ def closing(speed: LoadingSpeed) -> list[str]:
             "the kernel does not tell): the cold rows are not cold, and the duration of a first "
             "epoch is unknown.",
         ]
-    multiple = (
-        f"{speed.first_epoch:.1f} times as long" if speed.first_epoch >= NOTICED else "as long"
-    )
+    is_longer = speed.first_epoch >= NOTICED
+    multiple = f"{speed.first_epoch:.1f} times as long" if is_longer else "as long"
     first = (
         f"From the disk, {speed.bound_by['cold']} limits the loader: an epoch takes {multiple} as "
         "one from the page cache."

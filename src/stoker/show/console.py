@@ -40,23 +40,20 @@ class EpochProgress:
         self.begin_epoch(0)
 
     def begin_epoch(self, number: int) -> None:
-        self.epoch = number
-        self.steps = 0
-        self.images = 0
+        self.epoch, self.steps, self.images = number, 0, 0
         self.wall_s = self.data_s = 0.0
         self.sums = [0.0, 0.0, 0.0]
 
     def add(self, event: Event) -> None:
         if int(event["epoch"]) != self.epoch:
             self.begin_epoch(int(event["epoch"]))
-        wall = step_seconds(event)
         self.last = event
         self.steps += 1
         self.images += event["images"]
-        self.wall_s += wall
-        self.data_s += data_seconds(event)
+        self.wall_s += step_seconds(event["parts"])
+        self.data_s += data_seconds(event["parts"])
         self.sums = [a + b for a, b in zip(self.sums, event["sums"], strict=True)]
-        self.recent.append((wall, event["batch"]))
+        self.recent.append((step_seconds(event["parts"]), event["batch"]))
 
     @property
     def rate(self) -> float:
@@ -73,14 +70,14 @@ class EpochProgress:
         """The latest step, each number with its mean over the epoch in parentheses."""
         event = self.last
         assert event is not None
-        images, steps = event["images"], max(self.steps, 1)
+        images, steps, parts = event["images"], max(self.steps, 1), event["parts"]
         loss, top1, top5 = (total / images for total in event["sums"])
         mean = [total / max(self.images, 1) for total in self.sums]
         return (
             f"epoch {event['epoch']:.2f}/{self.attempt['epochs']}"
             f"  step {event['step'] + 1:,}/{self.attempt['steps']:,}"
-            f"  time {step_seconds(event):.3f} ({self.wall_s / steps:.3f})"
-            f"  data {data_seconds(event):.3f} ({self.data_s / steps:.3f})"
+            f"  time {step_seconds(parts):.3f} ({self.wall_s / steps:.3f})"
+            f"  data {data_seconds(parts):.3f} ({self.data_s / steps:.3f})"
             f"  loss {loss:.3f} ({mean[0]:.3f})"
             f"  top1 {top1:.1%} ({mean[1]:.1%})"
             + (f"  top5 {top5:.1%} ({mean[2]:.1%})" if shows_top5(self.attempt) else "")
@@ -88,26 +85,19 @@ class EpochProgress:
         )
 
 
-def step_seconds(event: Event) -> float:
+def step_seconds(parts: dict[str, float]) -> float:
     """The seconds of a step, without a save or an evaluation before it."""
-    parts: dict[str, float] = event["parts"]
     return sum(seconds for part, seconds in parts.items() if part not in APART)
 
 
-def data_seconds(event: Event) -> float:
+def data_seconds(parts: dict[str, float]) -> float:
     """The seconds that a step waited for its images."""
-    parts: dict[str, float] = event["parts"]
     return sum(parts.get(part, 0.0) for part in WAITING)
 
 
 def start_lines(event: Event) -> list[str]:
-    """The lines before the first step of an attempt."""
-    lines = [event["derived"]]
-    lines += [f"note: {text}" for text in event["warnings"]]
-    lines += [
-        f"note: checkpoint {name} is torn (incomplete or damaged) and was skipped"
-        for name in event["torn"]
-    ]
+    lines = [event["derived"], *(f"note: {text}" for text in event["warnings"])]
+    lines += [f"note: checkpoint {name} is torn and was skipped" for name in event["torn"]]
     if event["position"]:
         lines.append(f"resumed at step {event['step']:,} of {event['steps']:,}")
     return lines
@@ -157,10 +147,8 @@ class PlainConsole:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._interval, self._clock = run, interval_s, clock
-        self._stream = stream or sys.stdout
-        self._printed_at = clock()
-        self._evaluations = 0
-        self._best = -1.0
+        self._stream, self._printed_at = stream or sys.stdout, clock()
+        self._evaluations, self._best = 0, -1.0
         self._alarms: set[str] = set()
         """Printed since the last save."""
         self._start_lines: list[str] = []
@@ -249,10 +237,9 @@ class LiveConsole(PlainConsole):
         if kind == "end" and event["outcome"] != "rolled back":
             self.stop()  # the last line comes below the bar, not above it
         super().__call__(event)
-        if kind == "attempt":
-            if self._bar is None:
-                self._bar = self._progress.add_task("starting", total=event["steps"])
-                self._progress.start()
+        if kind == "attempt" and self._bar is None:
+            self._bar = self._progress.add_task("starting", total=event["steps"])
+            self._progress.start()
         elif self._bar is None:
             return
         elif kind in ("step", "evaluation") and self._epoch and self._epoch.last:
@@ -262,8 +249,7 @@ class LiveConsole(PlainConsole):
             self._progress.update(self._bar, description="evaluating")
 
     def short_line(self) -> str:
-        """The latest step without means. A narrow terminal gets fewer parts, always with the loss
-        and the remaining time."""
+        """The latest step; a narrow terminal gets fewer parts, always the loss and the eta."""
         epoch = self._epoch
         assert epoch is not None and epoch.last is not None
         event, attempt = epoch.last, epoch.attempt
@@ -288,5 +274,4 @@ class LiveConsole(PlainConsole):
 
 
 def console_for(run: str, interval_s: float) -> PlainConsole:
-    """A live bar on a terminal, plain lines elsewhere."""
     return LiveConsole(run) if sys.stdout.isatty() else PlainConsole(run, interval_s)

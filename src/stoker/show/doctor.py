@@ -39,14 +39,13 @@ def rate(name: str, images_per_s: float, text: str = "") -> str:
 
 
 def environment(facts: Environment, problems: Sequence[Finding] = ()) -> list[str]:
-    versions = [f"{name} {version}" for name, version in facts.versions.items()]
     cores = plural(facts.cores, "core")
     if facts.machine_cores and facts.machine_cores != facts.cores:
         cores += f" of {facts.machine_cores}"
     shm = f", /dev/shm {size(facts.shm)}" if facts.shm else ""
     lines = [
         "This machine",
-        row("versions", ", ".join(versions)),
+        row("versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
         row("processor", f"{facts.processor}, {cores}"),
         row("memory", size(facts.memory) + shm),
     ]
@@ -63,8 +62,9 @@ def environment(facts: Environment, problems: Sequence[Finding] = ()) -> list[st
         lines.append(row("open files", f"{most} at once"))
     for disk in facts.rooms:
         inodes = "" if disk.inodes is None else f" and {disk.inodes:,} files"
-        text = f"{size(disk.free)}{inodes} free at {disk.path}"
-        lines.append(row(f"space for {disk.what}", text))
+        lines.append(
+            row(f"space for {disk.what}", f"{size(disk.free)}{inodes} free at {disk.path}")
+        )
     if facts.synchronised is not None:
         lines.append(row("clock", "synchronised" if facts.synchronised else "not synchronised"))
     lines.append(row("decoding by region", facts.region or "in use"))
@@ -74,10 +74,8 @@ def environment(facts: Environment, problems: Sequence[Finding] = ()) -> list[st
 def storage(speed: DiskSpeed, image_bytes: float | None) -> list[str]:
     lines = []
     blocks = f"64 kB blocks, {plural(speed.threads, 'thread')}"
-    for name, read, method in (
-        ("read in a row", speed.row, "1 thread"),
-        ("read at random", speed.random, blocks),
-    ):
+    reads = (("read in a row", speed.row, "1 thread"), ("read at random", speed.random, blocks))
+    for name, read, method in reads:
         state = "cold" if read.is_cold else "NOT cold"
         text = f"{read.mb_per_s:,.0f} MB/s, {state} ({method})"
         images_per_s = read.images_per_s(image_bytes) if image_bytes else None
@@ -100,9 +98,8 @@ def loader(speed: LoadingSpeed) -> list[str]:
     lines = []
     for state in ("cold", "warm"):
         stage = speed.passes[f"loader {state}"]
-        text = (
-            f"limited by {speed.bound_by[state]}; {stage.images_per_cpu_s:,.0f} images a CPU second"
-        )
+        cpu_rate = f"{stage.images_per_cpu_s:,.0f} images a CPU second"
+        text = f"limited by {speed.bound_by[state]}; {cpu_rate}"
         lines.append(rate(f"loader {state}", stage.images_per_s, text))
     if not speed.was_cold:
         lines[0] += "; NOT cold"

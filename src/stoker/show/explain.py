@@ -28,16 +28,13 @@ LABELS = {
     "read": "waiting for reads",
     "decode": "waiting for decoding",
     "to_device": "copying to device",
-    "forward": "forward",
-    "backward": "backward",
     "exchange": "exchanging gradients",
-    "optimiser": "optimiser",
     "checkpoint": "saving",
     "evaluation": "evaluating",
     "compile": "compiling",
     "measuring": "measuring",
-    "other": "other",
 }
+"""The labels of parts that are not called by their name."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,6 @@ def ledger_of(run: Run) -> Ledger:
 
 
 def explain(run: Run) -> list[str]:
-    """The lines to print."""
     record = run.record
     starts = run.starts()
     if not starts:
@@ -89,7 +85,9 @@ def explain(run: Run) -> list[str]:
         *history_lines(run, starts, ledger),
         *result_lines(run, with_top5=len(record["classes"]) > 5),
     ]
-    verdict = verdict_lines(run)
+    verdicts = (verdict_of(facts_of_run(run, attempt)) for attempt in reversed(run.attempts()))
+    # The latest attempt with enough steps for a verdict.
+    verdict = next((verdict.lines() for verdict in verdicts if verdict), [])
     return [*head, *time_lines(run, ledger, MOST_LINES - len(head) - len(verdict)), *verdict]
 
 
@@ -148,15 +146,16 @@ def result_lines(run: Run, with_top5: bool) -> list[str]:
 
 def time_lines(run: Run, ledger: Ledger, most: int) -> list[str]:
     """Where the time went, and how many images a second were trained."""
-    steps = run.merged("step")
+    images = sum(event["batch"] for event in run.merged("step"))
     parts = {"startup": ledger.startup_s, **{p: ledger.parts.get(p, 0.0) for p in PARTS}}
     parts["redone"] = ledger.redone_s
     lines = [f"{clock(ledger.total_s)} in all:"]
     for name, seconds in largest(parts, most - 2, ledger.total_s):
         share = seconds / max(ledger.total_s, 1e-9)
-        lines.append(f"  {LABELS[name]:<23}{clock(seconds):>9} {share:6.1%}  {bar(share)}")
-    if steps:
-        images = sum(event["batch"] for event in steps)
+        lines.append(
+            f"  {LABELS.get(name, name):<23}{clock(seconds):>9} {share:6.1%}  {bar(share)}"
+        )
+    if images:
         work = sum(s for part, s in ledger.parts.items() if part not in APART)
         lines.append(
             f"{images:,} images: {images / max(work, 1e-9):,.0f} a second in training, "
@@ -172,9 +171,3 @@ def largest(parts: dict[str, float], most: int, total_s: float) -> list[tuple[st
     rest = sum(seconds for part, seconds in parts.items() if part not in named)
     rows = [(part, seconds) for part, seconds in parts.items() if part in named]
     return [*rows, ("other", rest)] if rest > 0 else rows
-
-
-def verdict_lines(run: Run) -> list[str]:
-    """The verdict on the latest attempt with enough steps for one; empty where there is none."""
-    verdicts = (verdict_of(facts_of_run(run, attempt)) for attempt in reversed(run.attempts()))
-    return next((verdict.lines() for verdict in verdicts if verdict), [])

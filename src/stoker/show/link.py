@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.measure.ports import (
-    BACKWARD,
-    COSTLY,
-    exposed_s,
-    exposed_share,
-    images_ceiling,
-    port_for,
-    port_words,
-    ring_bytes,
-)
+from stoker.measure import ports
 from stoker.measure.trials.link import Link, LinkReport, rank_labels
 from stoker.text import plural, size
 
@@ -22,7 +13,6 @@ HALF = 0.5
 
 
 def lines(report: LinkReport) -> list[str]:
-    """Everything that was measured."""
     hosts = plural(len(set(report.hosts)), "host")
     lines = [
         f"links: {plural(report.world, 'rank')} on {hosts}, all-reduce through {report.backend}, "
@@ -32,8 +22,7 @@ def lines(report: LinkReport) -> list[str]:
     lines += [f"  {link_line(*link)}" for link in zip(names, report.pairs, strict=True)]
     if len(report.pairs) > 1:
         lines.append(f"  ({report.chosen})")
-    lines.append(f"  {link_line('all ranks', report.all_ranks)}")
-    lines.append(f"  transport: {transport(report)}")
+    lines += [f"  {link_line('all ranks', report.all_ranks)}", f"  transport: {transport(report)}"]
     if report.gradient_bytes > 0:
         lines.append(f"  {gradient_line(report)}")
     return lines
@@ -43,19 +32,19 @@ def step_lines(report: LinkReport, compute_s: float, batch_size: int) -> list[st
     """What the links mean for a step that computes for `compute_s` on each rank."""
     if report.gradient_bytes <= 0:
         return []
-    exposed = exposed_s(report.gradient_s, compute_s)
+    exposed = ports.exposed_s(report.gradient_s, compute_s)
     hidden = f"all but {short(exposed)}" if exposed else "all of it"
-    ceiling = images_ceiling(batch_size, report.gradient_s)
+    ceiling = ports.images_ceiling(batch_size, report.gradient_s)
     return [
-        f"  {gradient_line(report)}; the backward pass ({short(BACKWARD * compute_s)}) can hide "
-        f"{hidden}; at most {ceiling:,.0f} images/s at batch {batch_size:,}",
+        f"  {gradient_line(report)}; the backward pass ({short(ports.BACKWARD * compute_s)}) can "
+        f"hide {hidden}; at most {ceiling:,.0f} images/s at batch {batch_size:,}",
         *warning(report, compute_s),
     ]
 
 
 def link_line(name: str, link: Link) -> str:
     """One link: its rate, its latency, and the port that its rate suggests."""
-    port = f": looks like a {port_words(link.port_mbit)} port" if link.port_mbit else ""
+    port = f": looks like a {ports.port_words(link.port_mbit)} port" if link.port_mbit else ""
     return f"{name}  {link.mbit:,.0f} Mbit/s each way, {link.latency_s * 1000:.1f} ms{port}"
 
 
@@ -80,12 +69,11 @@ def faster_cards(report: LinkReport) -> str:
     cards = [report.cards_mbit.get(host, 0) for host in slowest.hosts]
     if not slowest.port_mbit or min(cards) < 2 * slowest.port_mbit:
         return ""
-    rate = port_words(min(cards))
+    rate = ports.port_words(min(cards))
     return f"; the network cards run at {rate}: the limit is elsewhere (switch, cable, contract)"
 
 
 def gradient_line(report: LinkReport) -> str:
-    """How long the exchange of this model's gradient takes."""
     source = "" if report.gradient_measured else " (computed)"
     gradient = f"this model's gradient ({size(report.gradient_bytes)})"
     return f"{gradient}: {short(report.gradient_s)} a step{source}"
@@ -93,21 +81,22 @@ def gradient_line(report: LinkReport) -> str:
 
 def warning(report: LinkReport, compute_s: float) -> list[str]:
     """For links that are too slow for this model: which one, what it costs, and what to do."""
-    share = exposed_share(report.gradient_s, compute_s)
-    if share <= COSTLY:
+    share = ports.exposed_share(report.gradient_s, compute_s)
+    if share <= ports.COSTLY:
         return []
-    step_s = compute_s + exposed_s(report.gradient_s, compute_s)
-    slowest, backward_s = report.slowest, BACKWARD * compute_s
-    better = port_for(ring_bytes(report.gradient_bytes, report.world) * 8e-6 / backward_s)
+    step_s = compute_s + ports.exposed_s(report.gradient_s, compute_s)
+    slowest, backward_s = report.slowest, ports.BACKWARD * compute_s
+    needed_mbit = ports.ring_bytes(report.gradient_bytes, report.world) * 8e-6 / backward_s
+    better = None if slowest.loopback else ports.port_for(needed_mbit)
     if slowest.loopback:
         cause = f"loopback ({slowest.mbit:,.0f} Mbit/s)"
-        better = None
     else:
         hosts = slow_host(report.pairs) or " and ".join(slowest.hosts)
-        kind = f"a {port_words(slowest.port_mbit)} port" if slowest.port_mbit else "a link"
+        kind = f"a {ports.port_words(slowest.port_mbit)} port" if slowest.port_mbit else "a link"
         cause = f"{kind} at {hosts} ({slowest.mbit:,.0f} Mbit/s measured)"
     action = (
-        f"a port or contract of {port_words(better)} or more, which the backward pass can hide"
+        f"a port or contract of {ports.port_words(better)} or more, which the backward pass can "
+        "hide"
         if better and better > slowest.mbit
         else f"a --batch-size {report.gradient_s / backward_s:.1f} times as large (in "
         "micro-batches, if memory is short): ranks exchange once a batch"

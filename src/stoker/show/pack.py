@@ -20,21 +20,19 @@ class PackProgress:
     def __call__(self, report: ShardReport, done: int, total: int) -> None:
         self._rejected += report.rejected
         of_total = f" of {total:,}" if total else ""
-        text = f"{done:,}{of_total} images, {self._rejected:,} rejected"
-        self._bar.update(done, total, text)
+        self._bar.update(done, total, f"{done:,}{of_total} images, {self._rejected:,} rejected")
 
 
 def summary_lines(dataset: Dataset) -> list[str]:
     """The summary: images, sizes, class balance, then everything that needs attention."""
     report: dict[str, Any] = dataset.description["report"]
-    storage = dataset.description["storage"]
     counts = ", ".join(f"{split} {count:,}" for split, count in report["images"].items())
     shards = sum(len(split["shards"]) for split in dataset.description["splits"].values())
     small, median, large = (f"{width}x{height}" for width, height in report["sizes"]["pixels"])
     lines = [
         f"{dataset.path}: {plural(sum(report['images'].values()), 'image')} ({counts}) in "
         f"{plural(len(dataset.classes), 'class')}, {size(report['sizes']['bytes'])} in "
-        f"{plural(shards, 'shard')} ({storage['codec']})",
+        f"{plural(shards, 'shard')} ({dataset.description['storage']['codec']})",
         f"  sizes     {small} smallest, {median} median, {large} largest",
         f"  balance   {balance_text(report['balance'])}",
     ]
@@ -45,8 +43,7 @@ def summary_lines(dataset: Dataset) -> list[str]:
         )
     if report["rotated"]:
         lines.append(f"  rotated   {plural(report['rotated'], 'image')} turned upright (EXIF)")
-    lines += attention_lines(dataset, report)
-    return lines
+    return lines + attention_lines(dataset, report)
 
 
 def balance_text(balance: dict[str, Any]) -> str:

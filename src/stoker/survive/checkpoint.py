@@ -112,7 +112,7 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
             if name not in FILES or (folder / name).stat().st_size != listed["bytes"]:
                 return None
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
+        return None  # any other OSError says nothing about the checkpoint
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return manifest

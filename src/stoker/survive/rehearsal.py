@@ -72,7 +72,7 @@ class Reader:
 
 def rehearse(checkpoints: Path, snapshot: Snapshot, reader: Reader, copies: int) -> RehearsalResult:
     """Write a checkpoint, let the reader read it, check that `copies` of it fit, and remove it.
-    Raises BadRequest if the disk refuses or is too small, StokerError if it does not read back."""
+    Raises BadRequest where the disk refuses or is too small, StokerError where reading fails."""
     folder = checkpoints / FOLDER
     began, busy = time.perf_counter(), time.thread_time()
     try:
@@ -83,9 +83,7 @@ def rehearse(checkpoints: Path, snapshot: Snapshot, reader: Reader, copies: int)
         seconds, busy_s = time.perf_counter() - began, time.thread_time() - busy
         counts = reader.read(folder)
         if counts != contents(snapshot):
-            raise StokerError(
-                f"a checkpoint in {checkpoints} reads back as {counts}, not {contents(snapshot)}"
-            )
+            raise StokerError(f"a checkpoint in {checkpoints} reads back as other data: {counts}")
         require_space(checkpoints, size * copies)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -108,8 +106,8 @@ def require_space(folder: Path, needed: int) -> None:
     finally:
         probe.unlink(missing_ok=True)
     if number in (errno.ENOSPC, errno.EDQUOT):
-        over_quota = number == errno.EDQUOT
-        left = "the quota leaves less" if over_quota else f"{free / 1e6:,.0f} MB are free"
+        quota = "the quota leaves less"
+        left = quota if number == errno.EDQUOT else f"{free / 1e6:,.0f} MB are free"
         raise BadRequest(
             f"the checkpoints of this run need {needed / 1e6:,.0f} MB in {folder}, and {left}: "
             "free some space, lower --keep-checkpoints, or name another --run"

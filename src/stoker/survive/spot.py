@@ -203,7 +203,5 @@ class NoticeWatch:
                 self.stop.request(notice.text())
                 return
             if self.failures == 3:
-                self.stop.notes.append(
-                    f"the metadata service of {self.name} does not answer: no spot notices for now"
-                )
+                self.stop.notes.append(f"no answer from {self.name}: no spot notices for now")
             pause = min(every * 2 ** min(max(self.failures - 3, 0), 10), SLOWEST_S)

@@ -57,11 +57,11 @@ def describe_stall(standings: Sequence[Standing], world: int) -> str:
         names = ", ".join(f"rank {rank}" for rank in missing)
         return f"{names} did not report: the machine is lost, or the process is stopped"
     behind = min(standings, key=lambda standing: standing.progress)
-    first = f"rank {behind.rank} on {behind.host} is in '{behind.phase}' of step {behind.step}"
+    slowest = f"rank {behind.rank} on {behind.host} is in '{behind.phase}' of step {behind.step}"
     others = sorted({s.phase for s in standings if s.progress != behind.progress})
     if others:
-        return f"{first}; the others are ahead, in {', '.join(others)}"
-    return f"{first}, and so are all other ranks" if world > 1 else first
+        return f"{slowest}; the others are ahead, in {', '.join(others)}"
+    return f"{slowest}, and so are all other ranks" if world > 1 else slowest
 
 
 def stacks() -> dict[str, list[str]]:

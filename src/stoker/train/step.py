@@ -149,7 +149,7 @@ class Step:
         (self.ddp(blank).sum() * float("nan")).backward()
 
     def update(self, step: PendingStep) -> Tensor:
-        """Update weights and moving average; the norm. Raises Trouble first if not finite."""
+        """Update weights and moving average; the norm. Raises Trouble if it is not finite."""
         state = self.state
         state.scaler.unscale_(state.optimizer)
         params = [p for p in state.model.parameters() if p.grad is not None]

@@ -135,7 +135,7 @@ def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture
         ("pakc", "did you mean 'pack'?"),
         ("explian", "did you mean 'explain'?"),
         ("show_config", "did you mean 'show-config'?"),
-        ("xyzzy", "verbs: train, pack, verify, doctor, bench, explain, show-config"),
+        ("xyzzy", "the verbs are train, pack, verify, doctor, bench, explain, show-config"),
     ],
 )
 def test_an_unknown_verb_is_answered_with_the_nearest(

@@ -115,9 +115,7 @@ class TestBeginning:
     ) -> None:
         torn = ["000000030", "000000020"]
         lines = self.said(attempt(position=1000, step=10, torn=torn), stream)
-        assert (
-            lines[1] == "note: checkpoint 000000030 is torn (incomplete or damaged) and was skipped"
-        )
+        assert lines[1].startswith("note: checkpoint 000000030 is torn")
         assert "000000020" in lines[2]
         assert lines[3] == "resumed at step 10 of 40"
 

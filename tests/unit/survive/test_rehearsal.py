@@ -104,7 +104,7 @@ class TestContents:
 
     def test_something_else_read_back_is_refused(self, place: Path) -> None:
         other = {**contents(snapshot()), "step": 4}
-        with pytest.raises(StokerError, match=r"reads back as .*'step': 4"):
+        with pytest.raises(StokerError, match=r"reads back as other data: .*'step': 4"):
             rehearse(place, snapshot(), Says(other), copies=3)
         assert list(place.iterdir()) == []
 

@@ -439,7 +439,7 @@ class TestWatch:
         watch = NoticeWatch("gcp", Service(metadata.url), StopRequest(), _over=Pauses())
         watch._watch()
         (note,) = watch.stop.notes
-        assert "gcp does not answer" in note
+        assert "no answer from gcp" in note
         assert pauses == [0, 1, 1, 1, 2, 4, 8, 16, 32, 60, 60, 60]
         assert not watch.stop
 

@@ -90,8 +90,8 @@ def open_image(data: bytes) -> Image.Image:
 
 
 def scans_of(data: bytes) -> int:
-    """The number of scans that a decoder reads, counted up to MAX_SCANS + 1. Of a sequential
-    JPEG it reads only the first one if that holds all colours."""
+    """Scans that a decoder reads, up to MAX_SCANS + 1: one, if the first of a sequential JPEG holds
+    all colours."""
     offset, scans, colours = 2, 0, -1
     while scans <= MAX_SCANS and (match := _MARKER.search(data, offset)):
         marker, body = data[match.start() + 1], match.end() + 2
@@ -140,8 +140,7 @@ def one_line(error: Exception) -> str:
 
 
 def decode_plain_jpeg(data: bytes) -> Pixels | None:
-    """A JPEG's pixels; None after a harmless error, where Pillow decides. Raises Rejected after any
-    other."""
+    """A JPEG's pixels; None after a harmless error: Pillow decides. Else raises Rejected."""
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
         return pixels
@@ -153,8 +152,7 @@ def decode_plain_jpeg(data: bytes) -> Pixels | None:
 
 
 def inside_scan(data: bytes, extra: re.Match[str]) -> bool:
-    """Whether bytes that libjpeg skipped belong to a damaged scan. Otherwise they are padding, or
-    stand before the first scan."""
+    """Whether bytes that libjpeg skipped belong to a damaged scan, and are not just padding."""
     count, marker = int(extra[1]), int(extra[2], 16)
     if 0xD0 <= marker <= 0xD7:
         return True
@@ -176,8 +174,8 @@ def orientation_of(image: Image.Image) -> int:
 
 
 def to_rgb(image: Image.Image) -> Pixels:
-    """The first frame as RGB; 16 bits are scaled to 8, transparency is put over white. Converted
-    some rows at a time: all at once would take many times an image's own memory."""
+    """The first frame as RGB: 16 bits are scaled to 8, transparency is put over white."""
+    # Some rows at a time: all at once would take many times an image's own memory.
     image.seek(0)
     image.load()
     pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)

@@ -28,8 +28,6 @@ SMALL_SIDE = 128
 
 @dataclass(frozen=True)
 class Storage:
-    """How images are stored."""
-
     codec: str = key(
         "jpeg",
         "original keeps the bytes of every upright JPEG, whatever its size; raw stores pixels: "
@@ -40,10 +38,7 @@ class Storage:
         500, "shrink until the longer side has at most N pixels; 0 keeps the size", at_least=0
     )
     quality: int = key(
-        90,
-        "JPEG quality; a JPEG of lower quality keeps its own bytes",
-        at_least=1,
-        at_most=100,
+        90, "JPEG quality; a JPEG of lower quality keeps its own bytes", at_least=1, at_most=100
     )
     min_side: int = key(
         0,
@@ -74,8 +69,7 @@ def fit(pixels: Pixels, storage: Storage) -> Pixels:
 
 
 def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> bytes:
-    """The bytes to store for an image; its own where `may_stay` allows. Raises Rejected where it is
-    too large for a JPEG."""
+    """The bytes to store for an image. Raises Rejected where it is too large for a JPEG."""
     if storage.codec == "raw":
         array = io.BytesIO()
         np.lib.format.write_array(array, np.ascontiguousarray(pixels), version=(1, 0))
@@ -110,15 +104,13 @@ def short_hash(data: bytes) -> bytes:
 
 def pixel_hash(pixels: Pixels) -> bytes:
     """A hash of the pixels: equal for files with the same picture, whatever their bytes."""
-    shape = f"{pixels.shape[0]}x{pixels.shape[1]}".encode()
-    digest = hashlib.sha256(shape)
+    digest = hashlib.sha256(f"{pixels.shape[0]}x{pixels.shape[1]}".encode())
     digest.update(np.ascontiguousarray(pixels).data)
     return digest.digest()[:16]
 
 
 def look(pixels: Pixels) -> int:
-    """A perceptual hash of 64 bits: on an 8 x 8 grid, whether a cell is darker than the next one to
-    the right. Few bits change when an image is resized, encoded again or slightly retouched."""
+    """A perceptual hash: on an 8 x 8 grid, whether a cell is darker than the one to its right."""
     grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
     grey = cv2.resize(grey, (9, 8), interpolation=cv2.INTER_AREA)
     return int.from_bytes(np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes(), "big")

@@ -35,13 +35,11 @@ HEAD, TAIL = 1024, 512
 """Bytes that are examined. numpy copies them first, and releases the interpreter lock for more than
 500 bytes: the first access to a mapped file may wait for a disk, and must not block all threads."""
 SPARE = 16
-"""Rows of pixels kept on each side: smooth upsampling reads the next row of colours, which at a
-quarter of the size is eight pixels away."""
+"""Rows of pixels kept on each side: smooth upsampling reads up to eight pixels further."""
 
 
 def claims_table(jpeg: bytes) -> bool:
-    """Whether a JPEG seems to have a table. The table of a file that we did not write must not be
-    used."""
+    """Whether a JPEG seems to have a table: that of a file that we did not write is never used."""
     return jpeg[TABLE_AT + 4 : TABLE_AT + 12] == NAME
 
 
@@ -60,8 +58,8 @@ def add_table(jpeg: bytes) -> bytes:
 
 
 def intervals(jpeg: bytes) -> tuple[int, int, list[int]] | None:
-    """The offset of the height, the rows of pixels per interval and the offsets of the intervals;
-    None for a JPEG that is not baseline or has no whole rows between restart markers."""
+    """Offset of the height, rows of pixels per interval, offsets of the intervals; None for a JPEG
+    that is not baseline or has no whole rows between restart markers."""
     at, frame, interval_blocks = 2, 0, 0
     height = width = across = down = 0
     while jpeg[at + 1] != SOS:
@@ -85,8 +83,8 @@ def intervals(jpeg: bytes) -> tuple[int, int, list[int]] | None:
 
 
 def cut_rows(data: memoryview, height: int, top: int, bottom: int) -> Cut | None:
-    """A JPEG of at least these rows of pixels, its height and its first row; None where there is no
-    table, where it does not match the file, or where all intervals are needed."""
+    """A JPEG of at least these rows of pixels, its height and its first row; None where all
+    intervals are needed or no table matches the file."""
     if len(data) < HEAD:
         return None
     stored = np.frombuffer(data, np.uint8)
@@ -129,8 +127,7 @@ def cut_rows(data: memoryview, height: int, top: int, bottom: int) -> Cut | None
 def patched(
     part: memoryview, frame: int, heights: tuple[int, int], patches: list[tuple[int, int, int]]
 ) -> bool:
-    """Replace the height and the second byte of some markers. A patch is an offset, the old byte
-    and the new one. False where an old byte is not the expected one."""
+    """Patch the height and some bytes (offset, old, new); False where an old one is not there."""
     if part[frame] << 8 | part[frame + 1] != heights[0]:
         return False
     part[frame], part[frame + 1] = heights[1] >> 8, heights[1] & 255

@@ -36,8 +36,7 @@ def png_trouble(data: bytes) -> str | None:
     for kind, start, size in chunks(data):
         if kind not in PIXEL_CHUNKS:
             continue
-        view = memoryview(data)
-        body = view[start : start + size]
+        body = memoryview(data)[start : start + size]
         checksum = data[start + size : start + size + 4]
         if checksum != zlib.crc32(body, zlib.crc32(kind)).to_bytes(4):
             return f"checksum of {kind.decode()} does not hold"

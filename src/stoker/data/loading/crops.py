@@ -19,7 +19,6 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 TRIES = 10
-"""Random areas and aspect ratios that are drawn for a resized crop."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,6 @@ class Boxes:
 def boxes(
     view: View, image_size: int, samples: Ints, epochs: Ints, widths: Ints, heights: Ints
 ) -> Boxes:
-    """The box of each sample in its epoch."""
     wide, high = widths.astype(np.float64), heights.astype(np.float64)
     if view.crop == "resized":
         edges = resized_boxes(view, samples, epochs, wide, high)
@@ -76,12 +74,10 @@ def shifts(view: View, image_size: int, samples: Ints, epochs: Ints, edges: Ints
 
 
 def resized_boxes(view: View, samples: Ints, epochs: Ints, wide: Floats, high: Floats) -> Ints:
-    """Boxes of random area and aspect ratio: the first of ten draws that fits into the image, or
+    """Boxes of random area and aspect ratio: the first of TRIES draws that fits into the image, or
     the largest centred square where none does."""
-    area = (
-        chance.draws(view.seed, samples, epochs, "area", TRIES) * (1 - view.crop_scale)
-        + view.crop_scale
-    )
+    area = chance.draws(view.seed, samples, epochs, "area", TRIES)
+    area = area * (1 - view.crop_scale) + view.crop_scale
     ratio = power_of_four_thirds(2 * chance.draws(view.seed, samples, epochs, "aspect", TRIES) - 1)
     pixels = (wide * high)[:, None] * area
     across = np.floor(np.sqrt(pixels * ratio) + 0.5)
@@ -109,6 +105,5 @@ def power_of_four_thirds(exponent: Floats) -> Floats:
 
 
 def dct_scale(across: int, down: int, image_size: int) -> int:
-    """The largest power of two, at most 8, by which a decoder may shrink a JPEG so that both sides
-    of the box still have at least `image_size` pixels."""
+    """The largest power of two, at most 8, that leaves both sides of a box `image_size` pixels."""
     return min(8, 1 << int(math.log2(max(min(across, down) // image_size, 1))))

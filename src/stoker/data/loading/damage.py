@@ -17,8 +17,7 @@ from stoker.errors import StokerError
 
 TRIES = 1000
 MOST = 0.001
-"""Largest share of damaged images at which training goes on. With so few, an intact substitute is
-found within a few tries."""
+"""Largest share of damaged images at which training goes on."""
 ACTION = "the shard was changed or damaged after packing: pack again"
 
 
@@ -32,8 +31,7 @@ class Damage:
         self._messages: deque[str] = deque()
 
     def substitutes(self, sample: int, epoch: int, error: Exception) -> Iterator[int]:
-        """Yield samples to try in place of one that does not decode. Raises StokerError where the
-        run must stop."""
+        """Yield samples to try in place of a damaged one. Raises StokerError to stop the run."""
         self._record(sample, error)
         for attempt in range(TRIES):
             other = int(chance.hash_of("instead", sample, epoch, attempt)[0] % len(self._split))

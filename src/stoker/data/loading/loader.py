@@ -40,7 +40,6 @@ ReadSeconds = tuple[float, float]
 WAIT_REPORT_S = 0.2
 """Seconds between two calls of `waiting` while a batch is not ready."""
 DECODERS = "stoker-decode"
-"""Prefix of the names of decoding threads."""
 LOOK_AHEAD = 16
 """How many batches ahead the order is computed."""
 CHUNK = 16
@@ -145,9 +144,8 @@ class Loader:
     def batches(
         self, plan: Iterable[Batch], waiting: Callable[[float], None] = lambda seconds: None
     ) -> Iterator[Loaded]:
-        """Yield the rank's part of each batch of a plan, in order. While a batch is not ready,
-        `waiting` is called repeatedly with the seconds waited so far; it may raise. Raises
-        StokerError where a shard cannot be read or an image does not decode."""
+        """Yield the rank's part of each batch, in order. Until one is ready, `waiting` is called
+        with the seconds waited; it may raise. Raises StokerError for a damaged shard or image."""
         ahead: deque[Loaded] = deque()
         remaining = iter(plan)
         try:
@@ -164,12 +162,10 @@ class Loader:
                 if loaded.images.shape == self._shape:
                     self._free.append(loaded.images)
         finally:
-            for loaded in ahead:
-                for future in loaded.futures:
-                    future.cancel()
+            for future in [future for loaded in ahead for future in loaded.futures]:
+                future.cancel()
 
     def _begin(self, batch: Batch) -> Loaded:
-        """Decide everything about a batch and queue its tasks."""
         edges = cuts(batch.size, self.world)
         begin, end = edges[self.rank], edges[self.rank + 1]
         samples, epochs = self.order.part(batch.position, batch.size, begin, end)
@@ -194,7 +190,7 @@ class Loader:
         return self._free.pop() if self._free else self.options.allocate(shape)
 
     def _run(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> None:
-        """One task: make the images from start to stop and record its seconds."""
+        """Make the images from start to stop, and record the seconds that it took."""
         began, cpu_began = time.perf_counter(), time.thread_time()
         reach("decode")
         fill = self.options.fill or (self._fill_small if self._small else self._fill_each)
@@ -210,7 +206,6 @@ class Loader:
         return self._small.fill(samples, crops.edges[some], crops.flip[some], images), 0.0
 
     def _fill_each(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
-        """One image after the other."""
         samples = loaded.samples[start:stop]
         read_s, read_cpu_s, clock, cpu_clock = 0.0, 0.0, time.perf_counter, time.thread_time
         rows = zip(
@@ -234,8 +229,7 @@ class Loader:
         return read_s, read_cpu_s
 
     def _substitute(self, loaded: Loaded, number: int, error: Exception) -> None:
-        """Put another image, with its own label, where one does not decode. Raises StokerError
-        where the recipe does not allow it or too many images are damaged."""
+        """Show another image, with its own label. Raises StokerError where that is not allowed."""
         epoch = loaded.epochs[number : number + 1]
         damaged = int(loaded.samples[number])
         for sample in self._damage.substitutes(damaged, int(epoch[0]), error):

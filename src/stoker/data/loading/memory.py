@@ -16,8 +16,6 @@ from stoker.host.limits import GB
 
 @dataclass(frozen=True)
 class LoaderMemory:
-    """What the memory of one loader is made of."""
-
     batch_bytes: int
     threads: int
     image_bytes: int
@@ -35,8 +33,8 @@ def total_bytes(loaders: Sequence[LoaderMemory], prefetch: int) -> int:
 def fit_prefetch(
     loaders: Sequence[LoaderMemory], prefetch: int, allowed_bytes: int
 ) -> tuple[int, str | None]:
-    """The number of batches ahead that fit, at most `prefetch`, and a message where they are fewer.
-    Raises BadRequest where not even one batch ahead fits."""
+    """The batches ahead that fit, at most `prefetch`, and a message where they are fewer. Raises
+    BadRequest where not even one batch ahead fits."""
     fits = prefetch
     while fits > 1 and total_bytes(loaders, fits) > allowed_bytes:
         fits -= 1

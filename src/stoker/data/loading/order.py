@@ -14,9 +14,8 @@ Memory is O(shards) and some windows, whatever the number of samples.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -32,8 +31,8 @@ _WINDOWS_KEPT = 4 * MAX_LANES
 
 
 def lanes_for(samples: int, batch_sizes: list[int], window: int = WINDOW) -> int:
-    """The number of lanes for a set: the largest power of two that leaves a lane at least a window
-    long and divides half of every batch, so that parts of a batch end where lanes end."""
+    """The largest power of two that leaves a lane at least a window long and divides half of every
+    batch, so that parts of a batch end where lanes end."""
     lanes = 1
     while (
         2 * lanes <= MAX_LANES
@@ -49,7 +48,6 @@ class EpochPlan:
     """One epoch's shards in their permuted order, and where lanes begin in that sequence."""
 
     shards: Ints
-    """Shard numbers in the order of this epoch."""
     starts: Ints
     """Offset of each shard's first sample in the sequence; one more entry for the end."""
     lane_starts: Ints
@@ -67,11 +65,6 @@ class Order:
     seed: int
     lanes: int = 1
     window: int = WINDOW
-    _plans: OrderedDict[int, EpochPlan] = field(default_factory=OrderedDict, repr=False)
-    _windows: OrderedDict[tuple[int, int, int], Ints] = field(
-        default_factory=OrderedDict, repr=False
-    )
-    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.shard_sizes = np.asarray(self.shard_sizes, dtype=np.int64)
@@ -79,17 +72,12 @@ class Order:
         self._first_of_shard = np.concatenate(([0], np.cumsum(self.shard_sizes)))
         if self.samples == 0:
             raise ValueError("an order needs at least one sample, and the shards hold none")
-
-    def plan(self, epoch: int) -> EpochPlan:
-        """Shard permutation and lane cuts of an epoch."""
-        with self._lock:
-            if epoch not in self._plans:
-                self._plans[epoch] = self._make_plan(epoch)
-                while len(self._plans) > 2:
-                    self._plans.popitem(last=False)
-            return self._plans[epoch]
+        # Two threads may compute the same at once: the results are equal.
+        self.plan = lru_cache(2)(self._make_plan)
+        self._window = lru_cache(_WINDOWS_KEPT)(self._make_window)
 
     def _make_plan(self, epoch: int) -> EpochPlan:
+        """Shard permutation and lane cuts of an epoch."""
         shards = chance.permutation(
             len(self.shard_sizes), self.fingerprint, self.seed, epoch, "shards"
         )
@@ -101,18 +89,8 @@ class Order:
         lane_starts = np.concatenate(([0], np.cumsum(lengths)))
         return EpochPlan(shards, starts, lane_starts, lane_first)
 
-    def _window(self, epoch: int, lane: int, number: int) -> Ints:
-        """Sample ids of one window of a lane, in their shuffled order."""
-        key = (epoch, lane, number)
-        with self._lock:
-            if key not in self._windows:
-                self._windows[key] = self._make_window(epoch, lane, number)
-                while len(self._windows) > _WINDOWS_KEPT:
-                    self._windows.popitem(last=False)
-            self._windows.move_to_end(key)
-            return self._windows[key]
-
     def _make_window(self, epoch: int, lane: int, number: int) -> Ints:
+        """Sample ids of one window of a lane, in their shuffled order."""
         plan = self.plan(epoch)
         begin = plan.lane_starts[lane] + number * self.window
         end = min(begin + self.window, plan.lane_starts[lane + 1])
@@ -124,15 +102,13 @@ class Order:
         return ids
 
     def look_ahead(self, position: int, size: int) -> None:
-        """Compute and keep the windows of a later batch. At the start of an epoch every lane needs
-        a new one."""
+        """Compute the windows of a later batch: a new epoch needs a new one in every lane."""
         self.samples_at(np.arange(position, position + size, dtype=np.int64))
 
     def samples_at(self, positions: Ints) -> Ints:
         """The sample id at each global position."""
         ids = np.empty(len(positions), dtype=np.int64)
-        epochs = positions // self.samples
-        lanes = positions % self.lanes
+        epochs, lanes = positions // self.samples, positions % self.lanes
         for epoch in np.unique(epochs):
             plan = self.plan(int(epoch))
             rows = np.flatnonzero(epochs == epoch)
@@ -141,8 +117,7 @@ class Order:
             keys = lanes[rows] * (self.samples + 1) + numbers
             for key in np.unique(keys):
                 lane, number = divmod(int(key), self.samples + 1)
-                mask = keys == key
-                window = self._window(int(epoch), lane, number)
+                mask, window = keys == key, self._window(int(epoch), lane, number)
                 ids[rows[mask]] = window[offsets[mask] - number * self.window]
         return ids
 

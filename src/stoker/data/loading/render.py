@@ -54,8 +54,7 @@ def render_jpeg(
 
 
 def decode_whole(data: memoryview, width: int, height: int, scale: int) -> Pixels:
-    """All pixels of a JPEG, shrunk by `scale`, in this thread's buffer. Raises ValueError where it
-    does not decode, or has another size."""
+    """A JPEG's pixels, shrunk by `scale`. Raises ValueError if it is damaged or of another size."""
     high, wide = -(-height // scale), -(-width // scale)
     image: Pixels = simplejpeg.decode_jpeg(
         data,
@@ -79,11 +78,7 @@ def render_raw(
     write_crop(image, box, flip, out)
 
 
-RENDERERS: dict[str, Render] = {
-    "jpeg": render_jpeg,
-    "original": render_jpeg,
-    "raw": render_raw,
-}
+RENDERERS: dict[str, Render] = {"jpeg": render_jpeg, "original": render_jpeg, "raw": render_raw}
 
 
 def scratch(size: int, name: str = "decoded") -> bytearray:
@@ -109,16 +104,15 @@ def write_crop(image: Pixels, box: list[int], flip: bool, out: Pixels) -> None:
         else:
             out[...] = crop
         return
-    twice_as_large = min(crop.shape[:2]) >= 2 * out.shape[0]
-    filter = cv2.INTER_AREA if twice_as_large else cv2.INTER_LINEAR
+    filter = cv2.INTER_AREA if min(crop.shape[:2]) >= 2 * out.shape[0] else cv2.INTER_LINEAR
     cv2.resize(crop, (out.shape[1], out.shape[0]), dst=out, interpolation=filter)
     if flip:
         cv2.flip(out, 1, dst=out)
 
 
 def bordered(image: Pixels, box: list[int], margins: tuple[int, int, int, int]) -> Pixels:
-    """The box of an image that is mirrored at its edges. `margins` are the rows and columns of the
-    box outside the image: top, bottom, left, right."""
+    """A box of an image that is mirrored at its edges. `margins` (top, bottom, left, right) are the
+    rows and columns of the box outside the image."""
     left, top, right, bottom = box
     whole = np.asarray(cv2.copyMakeBorder(image, *margins, cv2.BORDER_REFLECT_101))
     return whole[top + margins[0] : bottom + margins[0], left + margins[2] : right + margins[2]]

@@ -38,8 +38,7 @@ def cache_bytes(split: SplitIndex, lanes: int) -> int:
 
 
 def suits(split: SplitIndex, lanes: int, allowed_bytes: int) -> bool:
-    """Whether all images are small raw squares of one size and the shards in use fit into the
-    allowed memory."""
+    """Whether all images are small raw squares of one size, and the shards in use fit in memory."""
     if split.codec != "raw" or not len(split):
         return False
     side, length = int(split.widths[0]), int(split.length[0])
@@ -84,8 +83,8 @@ class SmallImages:
             return self._shards[number]
 
     def _oldest(self) -> Pixels | None:
-        """Drop the least recently used shard where the cache is full. Returns its buffer, because
-        new memory is slow, unless another thread still copies from it."""
+        """Drop the oldest shard of a full cache. Returns its buffer, because new memory is slow,
+        unless another thread still copies from it."""
         if len(self._shards) < self._most:
             return None
         _, images = self._shards.popitem(last=False)
@@ -109,8 +108,7 @@ class SmallImages:
         for shard, rows, numbers in self._by_shard(samples):
             images = self.shard(shard)
             for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
-                box = edges[number].tolist()
-                write_crop(images[row], box, bool(flip[number]), out[number])
+                write_crop(images[row], edges[number].tolist(), bool(flip[number]), out[number])
         return float(_thread.read_s)
 
     def _by_shard(self, samples: Ints) -> list[tuple[int, Ints, Ints]]:

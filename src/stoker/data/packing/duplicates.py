@@ -26,15 +26,8 @@ MOST_NEIGHBOURS = 4096
 _ONES = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 Looks = NDArray[np.uint64]
-PAIR = pa.schema(
-    [
-        ("split", pa.string()),
-        ("path", pa.string()),
-        ("other_split", pa.string()),
-        ("other_path", pa.string()),
-        ("bits", pa.int8()),
-    ]
-)
+_NAMES = ("split", "path", "other_split", "other_path")
+PAIR = pa.schema([*((name, pa.string()) for name in _NAMES), ("bits", pa.int8())])
 
 
 def duplicates(tables: dict[str, pa.Table]) -> dict[str, Any]:
@@ -42,9 +35,8 @@ def duplicates(tables: dict[str, pa.Table]) -> dict[str, Any]:
     report: dict[str, Any] = {"within": {}, "across": {}, "examples": {}}
     hashes = {split: pixel_hashes(table) for split, table in tables.items()}
     for split, keys in hashes.items():
-        repeats = len(keys) - len(np.unique(keys))
-        if repeats:
-            report["within"][split] = int(repeats)
+        if repeats := len(keys) - len(np.unique(keys)):
+            report["within"][split] = repeats
     for split in [name for name in hashes if name != "train"]:
         shared = np.flatnonzero(np.isin(hashes[split], hashes["train"]))
         if not len(shared):
@@ -71,9 +63,8 @@ def near_duplicates(tables: dict[str, pa.Table]) -> pa.Table:
     """Pairs that look alike but differ in some pixel, the most similar first."""
     together = pa.concat_tables(tables.values())
     splits = np.repeat(list(tables), [table.num_rows for table in tables.values()])
-    looks = numbers(together, "look")
     hashes = pixel_hashes(together)
-    one, two, bits = alike(looks)
+    one, two, bits = alike(numbers(together, "look"))
     differ = hashes[one] != hashes[two]
     one, two, bits = one[differ], two[differ], bits[differ]
     order = np.lexsort((two, one, bits))
@@ -86,9 +77,8 @@ def near_duplicates(tables: dict[str, pa.Table]) -> pa.Table:
 
 
 def alike(looks: Looks) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """Rows of the pairs whose looks differ in at most MOST_BITS bits, and the number of those bits.
-    Images with equal looks are each paired with the first of them only: a thousand frames of one
-    scene are 999 pairs, not half a million."""
+    """Rows of the pairs whose looks differ in at most MOST_BITS bits, and how many bits differ.
+    Of equal looks only the first is paired with the others: 1,000 frames make 999 pairs."""
     counts = ones(looks)
     telling = np.flatnonzero((counts >= TELLING_BITS) & (counts <= 64 - TELLING_BITS))
     distinct, first, group = np.unique(looks[telling], return_index=True, return_inverse=True)
@@ -114,7 +104,6 @@ def alike(looks: Looks) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[n
 
 
 def ones(values: Looks) -> NDArray[np.uint8]:
-    """The number of set bits of each value."""
     as_bytes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, 8)
     counts: NDArray[np.uint8] = _ONES[as_bytes].sum(axis=1, dtype=np.uint8)
     return counts

@@ -18,27 +18,24 @@ from stoker.commit import publish, sha256_file, sha256_json, temporary, write_js
 from stoker.data.images.encode import Storage
 from stoker.data.packing.duplicates import near_duplicates
 from stoker.data.packing.report import describe
-from stoker.data.packing.shard import part_facts
+from stoker.data.packing.shard import part_facts, part_path
 from stoker.data.seal import FORMAT, NEAR_SHA256, REJECTED_SHA256, sealed
 from stoker.data.sources.layout import Listing
 from stoker.errors import BadRequest
 
 
 def finish(
-    target: Path,
-    listing: Listing[Any],
-    parts: dict[str, list[Path]],
-    storage: Storage,
-    request: str,
+    target: Path, listing: Listing[Any], counts: dict[str, int], storage: Storage, request: str
 ) -> None:
-    """Write the tables and the description of a set. Raises BadRequest where no training image
-    could be read."""
+    """Write the tables and the description of a set, whose splits have these counts of shards.
+    Raises BadRequest where no training image could be read."""
     splits: dict[str, dict[str, Any]] = {}
     tables: dict[str, pa.Table] = {}
     rejected = []
     unused = ["reason"] if storage.near_duplicates else ["reason", "look"]
     for split in listing.splits:
-        shards = [pq.read_table(part) for part in parts[split]]
+        paths = [part_path(target, split, number) for number in range(counts[split])]
+        shards = [pq.read_table(path) for path in paths]
         rows = pa.concat_tables([shard.replace_schema_metadata(None) for shard in shards])
         rejected.append(rejects_of(rows, split))
         tables[split] = rows.filter(rows.column("reason").is_null()).drop_columns(unused)
@@ -59,9 +56,10 @@ def finish(
         pairs = near_duplicates(tables)
         hashes[NEAR_SHA256] = write_table(target / "near_duplicates.parquet", pairs)
         report["near"] = {"pairs": pairs.num_rows, "examples": pairs.slice(0, 5).to_pylist()}
+    tar_hashes = {name: [shard["sha256"] for shard in splits[name]["shards"]] for name in splits}
     description = {
         "format": FORMAT,
-        "fingerprint": fingerprint(listing.classes, splits),
+        "fingerprint": sha256_json([listing.classes, tar_hashes])[:16],
         "request": request,
         "classes": list(listing.classes),
         "storage": asdict(storage),
@@ -82,7 +80,6 @@ def rejects_of(rows: pa.Table, split: str) -> pa.Table:
 
 
 def describe_shard(number: int, part: pa.Table) -> dict[str, Any]:
-    """The entry of a shard in the description."""
     facts = part_facts(part)
     return {
         "name": f"{number:05d}.tar",
@@ -92,17 +89,8 @@ def describe_shard(number: int, part: pa.Table) -> dict[str, Any]:
     }
 
 
-def fingerprint(classes: tuple[str, ...], splits: dict[str, dict[str, Any]]) -> str:
-    """16 hex digits that identify the classes and the bytes of all shards."""
-    hashes = {
-        name: [shard["sha256"] for shard in split["shards"]] for name, split in splits.items()
-    }
-    return sha256_json([classes, hashes])[:16]
-
-
 def remove_other_shards(target: Path, splits: dict[str, dict[str, Any]]) -> None:
-    """Remove shards that an interrupted pack with other settings left: a reader of `*.tar` must
-    find the shards of the description only."""
+    """Remove shards of an interrupted pack with other settings, which a reader of `*.tar` reads."""
     for split in ("train", "val", "test"):
         listed = {shard["name"] for shard in splits.get(split, {}).get("shards", ())}
         for tar in (target / split).glob("*.tar"):

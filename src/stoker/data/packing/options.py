@@ -43,9 +43,8 @@ class PackOptions:
         check_values(self)
         for role, name in dict(self.columns).items():
             if role not in ROLES or not name:
-                raise BadRequest(
-                    f"columns takes image=NAME,label=NAME,split=NAME, not {role}={name}"
-                )
+                usage = "columns takes image=NAME,label=NAME,split=NAME"
+                raise BadRequest(f"{usage}, not {role}={name}")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> PackOptions:

@@ -34,7 +34,6 @@ from stoker.data.packing.shard import (
     ShardReport,
     ShardTask,
     committed_report,
-    part_path,
     write_shards,
 )
 from stoker.data.packing.source import FileSource, StreamSource, open_source
@@ -56,8 +55,7 @@ Progress = Callable[[ShardReport, int, int], None]
 
 
 def default_out(source: str) -> Path:
-    """The folder that a source is packed into unless the user names one: SOURCE-packed, in the
-    working directory. Raises BadRequest for standard input, which has no name."""
+    """SOURCE-packed, in the working directory. Raises BadRequest for standard input."""
     if source == "-":
         raise BadRequest("name a folder to pack into: stoker pack - OUT")
     name = Path(source).resolve().name
@@ -150,8 +148,7 @@ class PackJob:
                 self.write(listing, tasks(), request, counter)
 
     def refuse_other_root(self, root: str) -> None:
-        """Raise BadRequest where the set was packed from another folder. The request holds names
-        and no bytes: equal names in another folder may be other images."""
+        """Raise BadRequest for a set from another folder, where equal names may be other images."""
         packed_root = self.source_cache().get("root")
         if packed_root and packed_root != hex_path(root):
             raise BadRequest(
@@ -192,8 +189,7 @@ class PackJob:
             folder = str(self.target / ".parts" / "stage")
             tasks = self.plan(listing, lambda numbers: Staged(folder, rows.take(numbers)))
             self.write(listing, tasks, self.stream_request(content), lambda report: None)
-            cache = {"stamp": source.stamp, "content": content}
-            write_json(self.target / SOURCE_CACHE, cache)
+            write_json(self.target / SOURCE_CACHE, {"stamp": source.stamp, "content": content})
 
     def is_staged(self, number: int, chunk: Chunk) -> bool:
         task = stage_task(self.target, self.storage, number, chunk)
@@ -230,26 +226,15 @@ class PackJob:
                 )
 
     def shard_starts(self, split: Split[Image]) -> range:
-        """The number of the first image of each shard."""
         return range(0, len(split.images), self.options.shard_images)
 
     def write(
-        self,
-        listing: Listing[Image],
-        tasks: Iterator[ShardTask],
-        request: str,
-        on_report: OnReport,
+        self, listing: Listing[Image], tasks: Iterator[ShardTask], request: str, on_report: OnReport
     ) -> None:
         """Write all shards, then commit the set."""
         write_shards(tasks, self.workers, on_report)
-        parts = {
-            split: [
-                part_path(self.target, split, number)
-                for number in range(len(self.shard_starts(images)))
-            ]
-            for split, images in listing.splits.items()
-        }
-        finish(self.target, listing, parts, self.storage, request)
+        counts = {name: len(self.shard_starts(split)) for name, split in listing.splits.items()}
+        finish(self.target, listing, counts, self.storage, request)
 
 
 def hex_path(root: str) -> str:
@@ -280,8 +265,7 @@ def locked(target: Path) -> Iterator[None]:
 
 
 def already_packed(target: Path, request: str) -> bool:
-    """Whether the target is the set of this request; raises BadRequest where it holds anything
-    else."""
+    """Whether the target is the set of this request. Raises BadRequest for any other content."""
     if not Dataset.is_packed(target):
         refuse_foreign_files(target)
         return False

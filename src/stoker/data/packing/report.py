@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from stoker.data.columns import numbers
 from stoker.data.packing.duplicates import duplicates
-from stoker.data.sources.layout import Listing
+from stoker.data.sources.layout import Ignored, Listing
 
 
 def describe(
@@ -25,6 +25,7 @@ def describe(
         split: np.bincount(numbers(table, "label"), minlength=len(names))
         for split, table in tables.items()
     }
+    rejected = [(row["path"], kind_of(row["reason"])) for row in rejects.to_pylist()]
     return {
         "images": {split: table.num_rows for split, table in tables.items()},
         "sizes": sizes(tables),
@@ -35,8 +36,8 @@ def describe(
             if (counts == 0).any()
         },
         "rotated": sum(int((numbers(t, "orientation") > 1).sum()) for t in tables.values()),
-        "rejected": reasons(rejects),
-        "ignored": ignored(listing),
+        "rejected": by_reason(rejected, "images"),
+        "ignored": by_reason(listing.ignored, "entries"),
         "duplicates": duplicates(tables),
     }
 
@@ -59,30 +60,16 @@ def balance(counts: Any, names: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def reasons(rejects: pa.Table) -> list[dict[str, Any]]:
-    """Rejected images by reason, most frequent first, each with an example."""
-    rows = rejects.select(["reason", "path"]).to_pylist()
-    kinds = [kind_of(row["reason"]) for row in rows]
-    counts = Counter(kinds)
-    examples: dict[str, str] = {}
-    for kind, row in zip(kinds, rows, strict=True):
-        examples.setdefault(kind, row["path"])
-    return [
-        {"reason": reason, "images": count, "example": examples[reason]}
-        for reason, count in counts.most_common()
-    ]
-
-
 def kind_of(reason: str) -> str:
     """A reason without the details of one image. A server's answer is kept whole."""
     return reason if reason.startswith("download:") else reason.split(":")[0].split(" (")[0]
 
 
-def ignored(listing: Listing[Any]) -> list[dict[str, Any]]:
-    """Files and folders that were passed over, by reason, each with an example."""
-    counts = Counter(reason for _, reason in listing.ignored)
-    examples = {reason: path for path, reason in reversed(listing.ignored)}
+def by_reason(entries: Ignored, unit: str) -> list[dict[str, Any]]:
+    """Paths with a reason, counted by reason, most frequent first, each with its first path."""
+    counts = Counter(reason for _, reason in entries)
+    examples = {reason: path for path, reason in reversed(entries)}
     return [
-        {"reason": reason, "entries": count, "example": examples[reason]}
+        {"reason": reason, unit: count, "example": examples[reason]}
         for reason, count in counts.most_common()
     ]

@@ -102,7 +102,6 @@ class ShardTask:
 
 
 def part_path(out: Path, split: str, number: int) -> Path:
-    """The part of a shard: the table that commits it."""
     return out / ".parts" / f"{split}-{number:05d}.parquet"
 
 
@@ -141,8 +140,6 @@ class Files:
 
 @dataclass(frozen=True)
 class ShardReport:
-    """The counts of a finished task."""
-
     images: int
     rejected: int
     bytes: int
@@ -166,8 +163,7 @@ def write_shard(task: ShardTask) -> ShardReport:
     # Each worker has one core: OpenCV's own threads would slow it down.
     cv2.setNumThreads(0)
     digest = task.digest()
-    earlier = committed_report(task, digest)
-    if earlier is not None:
+    if (earlier := committed_report(task, digest)) is not None:
         return earlier
     task.tar.parent.mkdir(parents=True, exist_ok=True)
     task.part.parent.mkdir(parents=True, exist_ok=True)
@@ -176,8 +172,8 @@ def write_shard(task: ShardTask) -> ShardReport:
         rows = write_members(task, file)
     tar_hash, size = sha256_file(draft), draft.stat().st_size
     publish(draft, task.tar)
-    facts = {"task": digest, "sha256": tar_hash, "bytes": str(size)}
-    facts["inputs"] = task.inputs.digest()
+    inputs = task.inputs.digest()
+    facts = {"task": digest, "sha256": tar_hash, "bytes": str(size), "inputs": inputs}
     table = pa.Table.from_pylist(rows, schema=task.inputs.schema).replace_schema_metadata(facts)
     part = temporary(task.part)
     pq.write_table(table, part)
@@ -190,13 +186,12 @@ def committed_report(task: ShardTask, digest: str) -> ShardReport | None:
     try:
         table = pq.read_table(task.part)
         facts = part_facts(table)
-        if facts["task"] != digest or facts["sha256"] != sha256_file(task.tar):
-            return None
-        if not task.inputs.still_true(table):
-            return None
+        same = facts["task"] == digest and facts["sha256"] == sha256_file(task.tar)
+        if same and task.inputs.still_true(table):
+            return report_of(table, int(facts["bytes"]))
     except (OSError, pa.ArrowException, KeyError):
-        return None
-    return report_of(table, int(facts["bytes"]))
+        pass
+    return None
 
 
 def part_facts(table: pa.Table) -> dict[str, str]:
@@ -211,8 +206,7 @@ def report_of(table: pa.Table, size: int) -> ShardReport:
 
 def write_members(task: ShardTask, file: IO[bytes]) -> list[Row]:
     """Write each image and its label into the tar; returns a row for every input."""
-    rows = []
-    tar = TarWriter(file)
+    rows, tar = [], TarWriter(file)
     prepared = task.inputs.prepare(task.storage, Path(task.out) / ".parts" / "large.lock")
     for number, ((row, data), label) in enumerate(zip(prepared, task.labels, strict=True)):
         key = f"{task.first_key + number:09d}"
@@ -255,8 +249,7 @@ def one_at_a_time(lock: Path, needed: bool) -> Iterator[None]:
 
 
 def read_bounded(path: str) -> bytes:
-    """The bytes of a file. Raises Rejected where it is too large or cannot be read, and StokerError
-    where the next attempt may succeed."""
+    """A file's bytes. Raises Rejected where it cannot be used, StokerError if a retry may help."""
     try:
         # O_NONBLOCK: opening a pipe that is named like an image must not wait for a writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -53,7 +53,6 @@ class FileSource:
 class StreamSource:
     """Images that can only be read one after the other."""
 
-    name: str
     chunks: Callable[[Ignored, IsStaged], Iterator[Chunk]]
     """Reads the stream in chunks, and appends what it passes over to the list."""
     arrange: Callable[[pa.Table, Ignored, float], Listing[int]]
@@ -65,8 +64,7 @@ class StreamSource:
 def open_source(
     source: str, val_share: float, columns: dict[str, str], cache: Path
 ) -> FileSource | StreamSource:
-    """The source of this name, listed where it is a folder or a list of files. Raises BadRequest
-    where there is no such source or it holds no training images."""
+    """The source of this name. Raises BadRequest where there is none, or no training image."""
     path = Path(source)
     if source == "-":
         if sys.stdin is None or sys.stdin.isatty():
@@ -94,7 +92,6 @@ def open_source(
 
 
 def stamp_of(path: Path, columns: dict[str, str]) -> list[Any]:
-    """The stamp of a file that is read with these columns."""
     status, name = path.stat(), os.fsencode(path.resolve()).hex()
     pairs = [list(pair) for pair in sorted(columns.items())]
     return [name, status.st_size, status.st_mtime_ns, pairs]
@@ -126,7 +123,7 @@ def archive(name: str, path: Path | None) -> StreamSource:
             )
         return arrange(name, rows_of, ignored, val_share)
 
-    return StreamSource(name, chunks, arrange_names, stamp_of(path, {}) if path else None)
+    return StreamSource(chunks, arrange_names, stamp_of(path, {}) if path else None)
 
 
 def table_source(table: Table, source: str, val_share: float) -> FileSource | StreamSource:
@@ -142,9 +139,7 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
         return arrange_table(name, rows_of, ignored, val_share, table.classes)
 
     if table.holds_bytes:
-        return StreamSource(
-            name, lambda ignored, _: in_chunks(rows(table, ignored)), arrange_rows, stamp
-        )
+        return StreamSource(lambda ignored, _: in_chunks(rows(table, ignored)), arrange_rows, stamp)
     passed_over: Ignored = []
     listed = list(rows(table, passed_over))
     are_urls = [item.name.startswith(WEB) for item in listed if item.reason is None]
@@ -156,7 +151,7 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
             ignored.extend(passed_over)
             return downloads(listed, is_staged)
 
-        return StreamSource(name, chunks, arrange_rows, stamp)
+        return StreamSource(chunks, arrange_rows, stamp)
     paths: ByClass[str] = {}
     for item in listed:
         paths.setdefault(item.split or "", {}).setdefault(item.label or "", []).append(item.name)
@@ -165,11 +160,7 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
 
 
 def arrange_table(
-    name: str,
-    images: ByClass[Image],
-    ignored: Ignored,
-    val_share: float,
-    classes: tuple[str, ...],
+    name: str, images: ByClass[Image], ignored: Ignored, val_share: float, classes: tuple[str, ...]
 ) -> Listing[Image]:
     """The listing of a table: first the classes that the table itself names, then the others."""
     if not images.get("train"):
@@ -186,8 +177,7 @@ def downloads(listed: list[Item], is_staged: IsStaged) -> Iterator[Chunk]:
     staged = [is_staged(number, chunk) for number, chunk in enumerate(chunks)]
     missing = [chunk for chunk, done in zip(chunks, staged, strict=True) if not done]
     urls = [item.name for chunk in missing for item in chunk.items if item.reason is None]
-    # Many at once, so that one host that hangs does not delay the others; bytes have their own
-    # limit.
+    # Many at once, so that a host that hangs does not delay the others; bytes have their own limit.
     fetched = fetch_all(urls, DownloadLimits(ahead=1024))
     for chunk, done in zip(chunks, staged, strict=True):
         if done:

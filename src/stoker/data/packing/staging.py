@@ -1,7 +1,7 @@
 """Staging: the images of a stream are prepared in the order they arrive, and arranged at its end.
 
 A stream (an archive, a list of URLs, a table with images in it) is known in full only at its end:
-until then nobody knows its classes, and it often arrives sorted by class, while a set is stored
+until then its classes are unknown, and it often arrives sorted by class, while a set is stored
 mixed. So images are decoded, shrunk and staged in the order they arrive, one chunk a task; then the
 shards are copied together from the stage. The source is never stored. The stage takes as much disk
 space as the packed set, until the set is complete.
@@ -42,8 +42,8 @@ from stoker.text import shown
 CHUNK_IMAGES = 256
 CHUNK_BYTES = 16 << 20
 CHUNK_ITEMS = 16384
-"""A chunk ends at the first of these limits: it is sent to its worker through memory. Items without
-data (rejected before) count only for the last."""
+"""A chunk, which is sent through memory, ends at the first of these limits. Items without data
+count only for the last."""
 STAGED = pa.schema(
     [
         *ROW,
@@ -53,8 +53,7 @@ STAGED = pa.schema(
         ("again", pa.bool_()),
     ]
 )
-"""A row with the columns that only the arrangement needs; names are bytes, for they need not be
-valid text."""
+"""With the columns that only the arrangement needs; names need not be valid text."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ class Chunk:
 
     items: tuple[Item, ...]
     stamp: str = ""
-    """A hash that identifies these inputs instead of their bytes (those of a list of URLs may
-    differ with each download)."""
+    """A hash of these inputs in place of their bytes, which may differ with each download."""
     schema = STAGED
 
     def digest(self) -> str:
@@ -135,8 +133,8 @@ def stage(
     """Stage every chunk; returns a row for each image, and a hash of all inputs."""
     tasks = (stage_task(target, storage, number, chunk) for number, chunk in enumerate(chunks))
     count = write_shards(tasks, workers, on_report)
-    folder = target / ".parts"
-    parts = [pq.read_table(part_path(folder, "stage", number)) for number in range(count)]
+    paths = [part_path(target / ".parts", "stage", number) for number in range(count)]
+    parts = [pq.read_table(path) for path in paths]
     content = sha256_json([part_facts(part)["inputs"] for part in parts])
     tables = [part.replace_schema_metadata(None) for part in parts] or [STAGED.empty_table()]
     return pa.concat_tables(tables).combine_chunks(), content
@@ -148,8 +146,7 @@ def stage_task(target: Path, storage: Storage, number: int, chunk: Chunk) -> Sha
 
 
 def in_chunks(items: Iterable[Item]) -> Iterator[Chunk]:
-    """Items in chunks whose ends follow from the items alone: the same stream is always cut at the
-    same items."""
+    """Chunks of items: the same stream is always cut at the same items."""
     chunk: list[Item] = []
     images = size = 0
     for item in items:

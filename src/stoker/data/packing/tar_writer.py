@@ -43,10 +43,8 @@ def header(name: str, size: int) -> bytes:
     if len(text) > 100 or size > LARGEST:
         raise StokerError(f"{name} ({size:,} bytes) does not fit into a tar")
     blank, blank_sum = template()
-    digits = b"%011o\0" % size
-    filled = bytearray(blank)
-    filled[_NAME] = text.ljust(100, b"\0")
-    filled[_SIZE] = digits
+    filled, digits = bytearray(blank), b"%011o\0" % size
+    filled[_NAME], filled[_SIZE] = text.ljust(100, b"\0"), digits
     filled[_SUM] = b"%06o\0 " % (blank_sum + sum(text) + sum(digits))
     return bytes(filled)
 
@@ -55,6 +53,5 @@ def header(name: str, size: int) -> bytes:
 def template() -> tuple[bytes, int]:
     """A header without name and size, and the checksum of that header."""
     blank = bytearray(tarfile.TarInfo().tobuf(tarfile.USTAR_FORMAT))
-    blank[_NAME], blank[_SIZE] = bytes(100), bytes(12)
-    blank[_SUM] = b" " * 8
+    blank[_NAME], blank[_SIZE], blank[_SUM] = bytes(100), bytes(12), b" " * 8
     return bytes(blank), sum(blank)

@@ -27,8 +27,7 @@ from stoker.errors import StokerError
 from stoker.text import shown
 
 MAX_HEADER, MAX_HEADERS = 1 << 20, 8 << 20
-"""Bytes of one tar header (names, attributes), and of all headers before one member. No honest
-archive has longer ones."""
+"""Bytes of one tar header (names, attributes), and of all headers before one member."""
 READ_BYTES = 1 << 18
 POLL_S = 0.3
 NO_IMAGE = "not an image by its name"
@@ -58,8 +57,7 @@ class Forward(Stream):
     """A source that is read forward only: it can skip bytes but not go back."""
 
     def __init__(self, source: IO[bytes]) -> None:
-        self._source = source
-        self._offset = 0
+        self._source, self._offset = source, 0
         self.header_budget: int | None = None
         """Bytes that may still be read before the next member; None inside a member."""
         self.last_read = b""
@@ -91,8 +89,7 @@ class Forward(Stream):
 
 
 class Pipe(Stream):
-    """Standard input, read so that a signal is handled while no data arrives: Python would handle
-    one that comes just before a blocking read only after it."""
+    """Standard input. A signal is handled while no data arrives, not only after a blocking read."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -177,8 +174,8 @@ def is_archive(path: Path) -> bool:
 
 
 def images_in(source: IO[bytes] | Pipe, name: str, ignored: Ignored) -> Iterator[Item]:
-    """Yield every image of an archive; `source` is at its beginning. Members that are passed over
-    are added to `ignored`. Raises StokerError for an archive that is damaged or ends early."""
+    """Yield every image of an archive; add the other members to `ignored`. Raises StokerError where
+    the archive is damaged or ends early."""
     head = read_up_to(source, 8)
     counted = Counted(source, head)
     plain: Any = io.BufferedReader(counted, READ_BYTES)
@@ -210,8 +207,7 @@ def images_in(source: IO[bytes] | Pipe, name: str, ignored: Ignored) -> Iterator
 
 
 def decompressed(head: bytes, plain: Any, name: str) -> Any:
-    """The tar inside an archive, decompressed as its first bytes say. Raises StokerError for an
-    empty file or a compression that is not supported."""
+    """The tar in an archive. Raises StokerError for an empty file or an unsupported compression."""
     if head.startswith(GZIP):
         return gzip.GzipFile(fileobj=plain)
     if head.startswith(BZIP2):
@@ -219,9 +215,8 @@ def decompressed(head: bytes, plain: Any, name: str) -> Any:
     if head.startswith(XZ):
         return io.BufferedReader(Unxz(plain), READ_BYTES)
     if head.startswith(ZSTD):
-        raise StokerError(
-            f"{name} is compressed with zstd: run zstd -dc {name} | stoker pack - OUT"
-        )
+        advice = f"run zstd -dc {name} | stoker pack - OUT"
+        raise StokerError(f"{name} is compressed with zstd: {advice}")
     if not head:
         raise StokerError(f"{name} is empty: expected a tar or zip")
     return plain
@@ -270,9 +265,7 @@ def special_kind(member: tarfile.TarInfo) -> str | None:
         return "hard link in an archive: pack the folder, or tar --hard-dereference"
     if member.issym():
         return "link in an archive: not followed"
-    if not member.isreg() or member.sparse:
-        return "not a regular file"
-    return None
+    return "not a regular file" if not member.isreg() or member.sparse else None
 
 
 def ignored_name(name: str) -> str | None:
@@ -282,9 +275,7 @@ def ignored_name(name: str) -> str | None:
         return "name leads out of the archive"
     if any(is_hidden(part) for part in parts):
         return "hidden"
-    if not is_image(name):
-        return NO_IMAGE
-    return None
+    return None if is_image(name) else NO_IMAGE
 
 
 def normalized(name: str) -> str:

@@ -58,8 +58,6 @@ class DownloadLimits:
 
 @dataclass(frozen=True)
 class Fetched:
-    """The result for one URL."""
-
     data: bytes | None
     reason: str | None = None
     """Why there are no bytes, in one line."""
@@ -131,10 +129,8 @@ class _Downloads:
         self._hosts: dict[str, _Host] = {}
         self._transfers: set[Transfer] = set()
         self._results: dict[int, Fetched] = {}
-        self._held_bytes = 0
-        self._admitted = 0
-        self._next = 0
-        """The number that the consumer waits for, or will ask for next."""
+        self._held_bytes = self._admitted = self._next = 0
+        """`_next` is the number that the consumer waits for, or will ask for next."""
         self._ended = threading.Event()
         self._fault: Exception | None = None
         workers = [self._work] * min(limits.together, len(urls))
@@ -160,8 +156,7 @@ class _Downloads:
                 thread.join(max(give_up - time.monotonic(), 0.0))
 
     def take(self, number: int, stop: Callable[[], bool]) -> Fetched | None:
-        """Wait for the result of a URL; None if `stop` returned True before it. Raises an error of
-        our own code that ended a thread."""
+        """Wait for a result; None after `stop`. Raises an error of our code that ended a thread."""
         while not stop():
             with self._lock:
                 self._next = number
@@ -240,8 +235,7 @@ class _Downloads:
         self._admitted = max(self._admitted, end)
 
     def _choose(self, now: float) -> tuple[_Job | None, float | None]:
-        """The first job that may start, or the seconds until one may. Jobs of a host that is down
-        fail here."""
+        """The first job that may start, or the seconds until one may; jobs of a down host fail."""
         ready_at: list[float] = []
         arriving = sum(transfer.received for transfer in self._transfers)
         full = self._held_bytes + arriving >= self._limits.ahead_bytes
@@ -272,16 +266,14 @@ class _Downloads:
         if isinstance(answer, bytes):
             self._finish(job.number, Fetched(answer))
         elif job.redirects == MAX_REDIRECTS:
-            self._finish(
-                job.number, Fetched(None, f"download: more than {MAX_REDIRECTS} redirects")
-            )
+            reason = f"download: more than {MAX_REDIRECTS} redirects"
+            self._finish(job.number, Fetched(None, reason))
         else:
             job.target, job.redirects = answer, job.redirects + 1
             self._queue[job.number] = job
         if len(self._hosts) > MAX_HOSTS:
             now = self._clock()
-            kept = {n: h for n, h in self._hosts.items() if h.active or h.down_until > now}
-            self._hosts = kept
+            self._hosts = {n: h for n, h in self._hosts.items() if h.active or h.down_until > now}
 
     def _note_failure(self, host: _Host, name: str, answer: Failed) -> None:
         """Count a host's failures and keep the pause that it asks for."""
@@ -294,25 +286,22 @@ class _Downloads:
                 host.down_until = now + REST_S
                 last = str(answer).removeprefix("download: ")
                 host.reason = f"download: host {name} does not answer ({last})"
-        wait_s = answer.wait_s or 0.0
-        if wait_s > MAX_WAIT_S:
-            host.down_until = now + wait_s
-            host.reason = f"download: host {name} asks for a pause of {wait_s:.0f} s"
+        if answer.wait_s > MAX_WAIT_S:
+            host.down_until = now + answer.wait_s
+            host.reason = f"download: host {name} asks for a pause of {answer.wait_s:.0f} s"
         else:
-            host.not_before = max(host.not_before, now + wait_s)
+            host.not_before = max(host.not_before, now + answer.wait_s)
 
     def _retry(self, job: _Job, answer: Failed) -> None:
-        """Queue a job again, from its own URL on; finish it after its last try, or when another
-        try cannot help."""
+        """Queue a job again, from its URL on; finish it after the last try or a lasting failure."""
         job.tries += 1
         if not answer.temporary or job.tries >= self._limits.tries:
             self._finish(job.number, Fetched(None, str(answer), answer.temporary))
             return
         wait_s = back_off_s(job.url, job.tries, self._limits.first_wait_s)
-        target, not_before = parse_target(job.url), self._clock() + wait_s
-        self._queue[job.number] = _Job(
-            job.number, job.url, target, tries=job.tries, not_before=not_before
-        )
+        again = _Job(job.number, job.url, parse_target(job.url), job.tries)
+        again.not_before = self._clock() + wait_s
+        self._queue[job.number] = again
 
     def _finish(self, number: int, fetched: Fetched) -> None:
         self._results[number] = fetched

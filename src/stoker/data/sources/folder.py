@@ -47,8 +47,7 @@ class Walk:
 
 
 def list_folder(root: str, val_share: float = 0.1, tree: Walk | None = None) -> Listing[str]:
-    """List ROOT/CLASS/images or ROOT/{train,val,test}/CLASS/images. Raises BadRequest without
-    such a folder or without training images."""
+    """List ROOT/CLASS or ROOT/{train,val,test}/CLASS. Raises BadRequest without training images."""
     if not os.path.isdir(root):
         raise BadRequest(f"no folder at {shown(root)}")
     tree = tree or walk(root)
@@ -127,12 +126,13 @@ def images_below(root: str, below: str, tree: Walk) -> list[str]:
 
 
 def save_walk(root: str, tree: Walk, cache: Path) -> None:
-    """Save a walk for the next start. Not saved where a folder changed just now, or where an
-    entry can change without its folder (access rights, the target of a link)."""
+    """Save a walk, unless a folder changed just now, or an entry can change without its folder
+    (access rights, the target of a link)."""
     if any(reason.startswith(("cannot list", "not a regular file")) for _, reason in tree.ignored):
         return
     if max(tree.folders.values()) > time.time_ns() - int(SETTLED_S * 1e9):
         return
+    # One class at a time, so that Python never holds all paths twice.
     batches = [
         class_batch(split, label, paths)
         for split, labelled in tree.images.items()
@@ -143,8 +143,8 @@ def save_walk(root: str, tree: Walk, cache: Path) -> None:
         "ignored": tree.ignored,
         "folders": [[os.fsencode(name).hex(), time] for name, time in tree.folders.items()],
     }
-    table = pa.Table.from_batches(batches, schema=WALK)
-    table = table.replace_schema_metadata({"walk": json.dumps(facts)})
+    metadata = {"walk": json.dumps(facts)}
+    table = pa.Table.from_batches(batches, schema=WALK).replace_schema_metadata(metadata)
     with suppress(OSError):  # without a cache the next start takes longer, nothing else
         draft = temporary(cache)
         pq.write_table(table, draft)
@@ -152,8 +152,7 @@ def save_walk(root: str, tree: Walk, cache: Path) -> None:
 
 
 def class_batch(split: str, label: str, paths: list[str]) -> pa.RecordBatch:
-    """The rows of one class. One class at a time, so that Python never holds all paths twice. A
-    class without images is a row without a path."""
+    """The rows of one class; one without images is a row without a path."""
     encoded: list[bytes | None] = [os.fsencode(path) for path in paths] or [None]
     labels = [os.fsencode(label)] * len(encoded)
     columns = {"split": [split] * len(encoded), "label": labels, "path": encoded}
@@ -168,9 +167,8 @@ def load_walk(root: str, cache: Path) -> Walk | None:
         if facts["root"] != os.fsencode(os.path.abspath(root)).hex():
             return None
         times = {os.fsdecode(bytes.fromhex(name)): time for name, time in facts["folders"]}
-        for name, changed in times.items():
-            if os.stat(os.path.join(root, name)).st_mtime_ns != changed:
-                return None
+        if any(os.stat(os.path.join(root, name)).st_mtime_ns != times[name] for name in times):
+            return None
         tree = Walk(ignored=[(path, reason) for path, reason in facts["ignored"]], folders=times)
         for batch in table.to_batches(max_chunksize=65536):
             rows = zip(*(batch.column(name).to_pylist() for name in WALK.names), strict=True)

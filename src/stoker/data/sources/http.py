@@ -56,7 +56,7 @@ class Failed(Exception):
         *,
         temporary: bool = False,
         unreachable: bool = False,
-        wait_s: float | None = None,
+        wait_s: float = 0.0,
     ) -> None:
         super().__init__(f"download: {reason}")
         self.temporary = temporary
@@ -64,7 +64,7 @@ class Failed(Exception):
         self.unreachable = unreachable
         """The host did not begin to answer."""
         self.wait_s = wait_s
-        """Pause that the host asks for."""
+        """Pause that the host asks for; 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Transfer:
     _socket: socket.socket | None = None
 
     def opened(self, connected: socket.socket, host: str, proxied: bool) -> None:
-        """Check a new connection before the request is sent. Raises Failed for a redirect from
-        another machine to this one. Behind a proxy only the name of the host is known."""
+        """Check a connection before the request is sent. Raises Failed for a redirect from another
+        machine to this one. Behind a proxy only the name of the host is known."""
         self._socket = connected
         self.internal = is_internal(host if proxied else connected.getpeername()[0])
         if self.from_outside and self.internal:
@@ -112,8 +112,7 @@ class Transfer:
 
 def parse_target(url: str, origin: Target | None = None) -> Target:
     """The target that a URL names; `origin` sent the redirect to it. Raises Failed for a URL that
-    is not valid or not allowed. User and password are kept only for the host they were meant for.
-    """
+    is not allowed. User and password are kept only for the host they were meant for."""
     try:
         parts = urlsplit(urljoin(origin.url, url) if origin else url.strip())
         scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
@@ -181,8 +180,6 @@ class _CheckedTLS(_Checked, http.client.HTTPSConnection):
 
 
 class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens checked connections."""
-
     def __init__(self) -> None:
         urllib.request.AbstractHTTPHandler.__init__(self)
 
@@ -195,13 +192,11 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return self.do_open(partial(_Checked, request=request), request)
 
     def https_open(self, request: Any) -> Any:
-        connection = partial(_CheckedTLS, request=request, context=self.trust)
-        return self.do_open(connection, request)
+        return self.do_open(partial(_CheckedTLS, request=request, context=self.trust), request)
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """Sends http and https requests, through the environment's proxies. No other scheme is handled,
-    and no redirect is followed."""
+    """Sends http and https requests, through the environment's proxies; follows no redirect."""
     director = urllib.request.OpenerDirector()
     for handler in (urllib.request.ProxyHandler(), urllib.request.UnknownHandler(), _Handler()):
         director.add_handler(handler)
@@ -248,7 +243,7 @@ def read_body(response: http.client.HTTPResponse, transfer: Transfer, max_bytes:
     """The whole body. Raises Failed for a status, type, encoding or size that is not accepted."""
     if response.status != HTTPStatus.OK:
         temporary = response.status in TEMPORARY_STATUSES or response.status >= 500
-        wait_s = retry_after_s(response.headers.get("Retry-After")) if temporary else None
+        wait_s = (temporary and retry_after_s(response.headers.get("Retry-After"))) or 0.0
         raise Failed(status_text(response.status), temporary=temporary, wait_s=wait_s)
     kind = (response.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
     if TEXT_TYPES.fullmatch(kind):

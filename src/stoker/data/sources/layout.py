@@ -16,14 +16,9 @@ from stoker import chance
 from stoker.text import shown
 
 SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "eval": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "eval"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
@@ -76,9 +71,7 @@ def arrange(
     classes: tuple[str, ...] = (),
 ) -> Listing[Image]:
     """Number the classes, set validation images aside where there are none, shuffle each split.
-
-    `classes` are names in the source's own order; without them the names are sorted.
-    """
+    `classes` are names in the source's own order; without them the names are sorted."""
     empty: Ignored = [
         (shown(f"{split}/{label}"), "class folder without images")
         for split, labelled in images.items()
@@ -103,8 +96,7 @@ def arrange(
 def hold_out(
     classes: dict[str, list[Image]], share: float
 ) -> tuple[dict[str, list[Image]], dict[str, list[Image]]]:
-    """Training and validation images by class. The share is chosen by a hash; the only image of a
-    class stays in training."""
+    """Training and validation images by class; the only image of a class stays in training."""
     kept, held = {}, {}
     for label, images in classes.items():
         aside = min(max(1, round(share * len(images))), len(images) - 1)
@@ -115,8 +107,7 @@ def hold_out(
 
 
 def shuffle(classes: dict[str, list[Image]], numbers: dict[str, int]) -> Split[Image]:
-    """One split's images in the order they are stored: shuffled, so that any sequence of shards
-    is a fair sample of all classes."""
+    """The order of storage, shuffled: any sequence of shards is a fair sample of all classes."""
     images = [image for label in sorted(classes) for image in classes[label]]
     labels = [numbers[label] for label in sorted(classes) for _ in classes[label]]
     order = chance.permutation(len(images), "storage order", len(images))
@@ -125,8 +116,8 @@ def shuffle(classes: dict[str, list[Image]], numbers: dict[str, int]) -> Split[I
 
 
 def by_layout(names: list[str], ignored: Ignored) -> ByClass[int]:
-    """Row numbers of file names by split and class, read from the names as from a folder: CLASS/...
-    or {train,val,test}/CLASS/..., below any folders that all of them share."""
+    """Rows of names by split and class, as in a folder: CLASS/... or {train,val,test}/CLASS/...,
+    below any folders that all of them share."""
     parts = {row: name.split("/") for row, name in enumerate(names)}
     while True:
         firsts = {path[0] for path in parts.values() if len(path) > 1}

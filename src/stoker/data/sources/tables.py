@@ -54,8 +54,7 @@ class Table:
 
 
 def table_files(source: Path) -> tuple[Path, ...]:
-    """The file itself, or the Parquet files of a folder that holds nothing else. Empty where the
-    source is not a table."""
+    """The file itself, or the Parquet files of a folder of nothing else; empty for no table."""
     if source.is_file():
         return (source,) if source.suffix.lower() in TABLE_SUFFIXES else ()
     if not source.is_dir():
@@ -63,14 +62,12 @@ def table_files(source: Path) -> tuple[Path, ...]:
     inside = [path for path in source.iterdir() if not path.name.startswith((".", "README"))]
     if [path.name for path in inside] == ["data"] and inside[0].is_dir():
         inside = list(inside[0].iterdir())
-    if inside and all(path.suffix.lower() == ".parquet" and path.is_file() for path in inside):
-        return tuple(sorted(inside))
-    return ()
+    whole = all(path.suffix.lower() == ".parquet" and path.is_file() for path in inside)
+    return tuple(sorted(inside)) if whole else ()
 
 
 def open_table(files: tuple[Path, ...], chosen: dict[str, str]) -> Table:
-    """Find the columns by role; `chosen` are those that the user named. Raises BadRequest where a
-    column is missing."""
+    """Find the columns; `chosen` names some by role. Raises BadRequest where one is missing."""
     first = files[0]
     with reading(first):
         if first.suffix.lower() == ".parquet":
@@ -96,8 +93,7 @@ def open_table(files: tuple[Path, ...], chosen: dict[str, str]) -> Table:
 
 
 def bytes_inside(schema: pa.Schema, column: str, file: Path) -> bool:
-    """True where a column holds image bytes, False where it holds names. Raises BadRequest for a
-    column of another type."""
+    """Whether a column holds image bytes, not names. Raises BadRequest for another type."""
     kinds = [field.type for field in schema if field.name == column]
     kind = kinds[0]
     if pa.types.is_struct(kind):
@@ -122,8 +118,7 @@ def reading(file: Path) -> Iterator[None]:
 
 
 def refuse_bomb(opened: pq.ParquetFile, file: Path) -> None:
-    """Parquet is read one row group at a time: raise StokerError where a column of one is far
-    larger than its compressed size."""
+    """Raise StokerError where a column of a row group is far larger than its compressed size."""
     metadata = opened.metadata
     for group in range(metadata.num_row_groups):
         for column in range(metadata.num_columns):
@@ -153,8 +148,7 @@ def own_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
 
 
 def rows(table: Table, ignored: Ignored) -> Iterator[Item]:
-    """Yield every row that has an image, a label and a split; add the others to `ignored`. Where
-    the table holds no bytes, an item's name is a path or URL."""
+    """Yield every row that has an image, a label and a split; add the others to `ignored`."""
     for file in table.files:
         file_split = split_of(file.stem.split("-")[0]) if len(table.files) > 1 else None
         for number, (image, label, *split) in enumerate(records(file, table)):

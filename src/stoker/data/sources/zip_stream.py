@@ -41,8 +41,7 @@ class ByteStream:
     """Bytes in order; bytes that were read too far can be put back."""
 
     def __init__(self, source: IO[bytes]) -> None:
-        self._source = source
-        self._returned = b""
+        self._source, self._returned = source, b""
         self.packed_bytes = self.unpacked_bytes = 0
 
     def some(self, most: int) -> bytes:
@@ -164,8 +163,7 @@ class Unzipped:
                 self.packed += len(inflate.unused_data)
 
     def _up_to_descriptor(self) -> Iterator[bytes]:
-        """Yield stored data of unknown size. It ends at a descriptor that holds the checksum and
-        the size of all data before it."""
+        """Yield stored data up to a descriptor with the checksum and size of all data before it."""
         buffer, checksum, size = b"", 0, 0
         while True:
             buffer += self.stream.some(READ_BYTES)
@@ -199,8 +197,7 @@ class Unzipped:
             self.stream.skip(16 if self.wide else 8)
 
     def finish(self) -> None:
-        """Move to the end of this member, however much of it was read. Raises BadZipFile where the
-        end cannot be located."""
+        """Move to the end of this member. Raises BadZipFile where it cannot be located."""
         if self.finished:
             return
         if self.packed is not None:
@@ -213,11 +210,10 @@ class Unzipped:
 
 
 def unzip(source: IO[bytes]) -> Iterator[Unzipped]:
-    """Yield the members of a zip in their order. Raises BadZipFile where the directory at the end
-    does not list them, EOFError where the zip ends early, Bomb where it unpacks to too much."""
+    """Yield the members in order. Raises BadZipFile where the directory at the end does not list
+    them, EOFError where the zip ends early, Bomb where it unpacks to too much."""
     stream = ByteStream(source)
-    members = listed = 0
-    member_sum = listed_sum = 0
+    members = listed = member_sum = listed_sum = 0
     while (mark := stream.exactly(4)) == LOCAL:
         member = local_header(stream)
         yield member
@@ -253,7 +249,6 @@ def fingerprint(name: bytes, checksum: int) -> int:
 
 
 def local_header(stream: ByteStream) -> Unzipped:
-    """Parse the header before a member's data."""
     fields = struct.unpack("<HHHHHIIIHH", stream.exactly(26))
     _, flags, method, _, _, checksum, packed, plain, name_size, extra_size = fields
     raw, extra = stream.exactly(name_size), stream.exactly(extra_size)

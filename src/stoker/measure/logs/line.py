@@ -121,23 +121,16 @@ def parse(text: str) -> LogLine | Validation | None:
     if "ime" not in text:
         return None
     for form in FORMATS:
-        head = form.head.search(text)
-        if head is None:
-            continue
-        time = form.time.search(text, head.end())
-        data = form.data.search(text, head.end())
-        if time is not None and data is not None:
-            return _line(form, text, head, time, data)
+        if head := form.head.search(text):
+            time, data = (part.search(text, head.end()) for part in (form.time, form.data))
+            if time and data:
+                return _line(form, text, head, time, data)
     validation = VALIDATION.search(text)
     return Validation(int(validation["index"])) if validation else None
 
 
 def _line(
-    form: Format,
-    text: str,
-    head: re.Match[str],
-    time: re.Match[str],
-    data: re.Match[str],
+    form: Format, text: str, head: re.Match[str], time: re.Match[str], data: re.Match[str]
 ) -> LogLine:
     times, waits = time.groupdict(), data.groupdict()
     mark = RANK.match(text, 0, head.start())
@@ -164,11 +157,8 @@ def decimals(number: str) -> int:
 
 
 def batch_by_accuracy(values: set[str], most: int = 4096) -> int | None:
-    """The batch size that follows from accuracies in percent: each is a whole number of images.
-
-    The smallest batch that fits all of them. None where another one below its double fits as well,
-    as with few or small values: then the size cannot be known.
-    """
+    """The smallest batch for which each accuracy, in percent, is a whole number of images. None
+    where another one below its double fits as well, as with few or small values."""
     shares = [(float(value) / 100, 0.5001 * 0.1 ** decimals(value) / 100) for value in values]
     shares = [(share, slack) for share, slack in shares if 0 < share < 1]
     if len(shares) < 5:
@@ -180,8 +170,7 @@ def batch_by_accuracy(values: set[str], most: int = 4096) -> int | None:
         )
 
     # With fewer digits than the images need, every batch fits.
-    finest = int(min(0.25 / slack for _, slack in shares))
-    most = min(most, finest)
+    most = min(most, int(min(0.25 / slack for _, slack in shares)))
     batch = next((batch for batch in range(2, most + 1) if fits(batch)), None)
     if batch is None or any(fits(other) for other in range(batch + 1, min(2 * batch, most + 1))):
         return None

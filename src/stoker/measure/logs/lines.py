@@ -35,8 +35,7 @@ def lines(file: BinaryIO) -> Iterator[str]:
     chunk, tail = start, ""
     while chunk:
         *whole, tail = _ENDS.split(tail + decoder.decode(chunk))
-        for line in whole:
-            yield _plain(line)
+        yield from map(_plain, whole)
         tail = tail[:MOST_CHARACTERS]
         chunk = file.read(CHUNK_BYTES)
     tail += decoder.decode(b"", final=True)
@@ -53,8 +52,7 @@ class Headings:
     """The last heading of a text so far, and the last sentence below it."""
 
     def __init__(self) -> None:
-        self._heading = ""
-        self._sentence = ""
+        self._heading = self._sentence = ""
         self._fenced = False
 
     def add(self, line: str) -> bool:

@@ -1,10 +1,9 @@
 """The runs in a file of training logs of other programs, and their means.
 
 A file may be one log or a page of notes with several. Lines that continue each other are one run; a
-line that starts over begins another run; lines of several ranks, side by side, are one run of
-several ranks. Means are taken from running means, weighted by steps, never from what a typical
-line shows: a loader that cannot keep up but has a queue waits seldom and long, and most lines show
-no wait at all. Memory is bounded for any file.
+line that starts over begins another; lines of ranks, side by side, are one run. Means are taken
+from running means, weighted by steps, never from what a typical line shows: a loader that cannot
+keep up but has a queue waits seldom and long, and most lines show none. Memory is bounded.
 """
 
 from __future__ import annotations
@@ -92,7 +91,6 @@ class _RunLines:
     validations: int = 0
 
     def finish(self) -> LoggedRun:
-        """The run as it was logged."""
         for rank in self.ranks:
             rank.finish()
         count, first = len(self.ranks), self.ranks[0].first
@@ -148,8 +146,7 @@ class _Sorter:
         self.cut = False
         self._open: list[_OpenRank] = []
         """By their latest lines."""
-        self._count = 0
-        self._ranks = 0
+        self._count = self._ranks = 0
         self._line_above: LogLine | None = None
         self._validation: int | None = None
 
@@ -245,7 +242,6 @@ def _is_at_interval(rank: RankLines, line: LogLine) -> bool:
 
 
 def read(file: BinaryIO) -> Log:
-    """The runs in a stream of bytes."""
     sorter, headings = _Sorter(), Headings()
     for text in lines(file):
         line = parse(text)

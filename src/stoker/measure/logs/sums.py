@@ -58,9 +58,8 @@ class Sum:
 
 
 def counts_from_one(first: LogLine, second: LogLine | None) -> bool:
-    """Whether `[11/5005]` means that 11 steps are done; otherwise it is the index of a step, and 12
-    are done. Old programs print the index, new ones the count; both print every tenth step or so.
-    """
+    """Whether `[11/5005]` means 11 steps done, as in new programs; old ones print the index of a
+    step, and 12 are done. Both print every tenth step or so."""
     if first.format.window:
         return False
     alone = first.time_s == first.mean_time_s and first.data_s == first.mean_data_s
@@ -77,13 +76,10 @@ class RankLines:
 
     def __init__(self, first: LogLine) -> None:
         self.first = self.last = first
-        self.lines = 1
+        self.lines = self.epochs = 1
         self.gap: int | None = None
-        self.epochs = 1
-        self.warmup = Sum()
-        """What the first line of the log covers."""
-        self.rest = Sum()
-        """Everything after the warm-up."""
+        self.warmup = self.rest = Sum()
+        """What the first line of the log covers, and everything after it."""
         self.starts = Sum()
         """What the first lines of the later epochs cover; part of the rest."""
         self.uncovered = 0
@@ -94,14 +90,10 @@ class RankLines:
         self.accuracies: set[str] = set()
         self.images = self.images_lines = 0.0
         self._from_one: bool | None = None
-        self._earlier = Sum()
-        """Finished epochs, without the warm-up."""
-        self._begin = Sum()
-        """The part of the epoch that is warm-up."""
-        self._mark = Sum()
-        """The epoch up to where the current stretch begins."""
-        self._now = Sum()
-        """The epoch up to its latest line that is counted."""
+        self._earlier = self._begin = Sum()
+        """Finished epochs without the warm-up, and the part of this epoch that is warm-up."""
+        self._mark = self._now = Sum()
+        """The epoch up to where the current stretch begins, and up to the latest line counted."""
         self._skipped = 0
         """Steps of the epoch that lie between windows."""
 
@@ -146,8 +138,7 @@ class RankLines:
             self.epochs += 1
             self._begin = self._mark = self._now = Sum()
             self._skipped = 0
-        before = self._now
-        now = self._up_to(line)
+        before, now = self._now, self._up_to(line)
         if now is None:
             return
         self._now = now
@@ -158,16 +149,13 @@ class RankLines:
             self.starts += now
             self._mark = now
         self.rest = self._earlier + (now - self._begin)
-        if now.steps > before.steps and not new_epoch:
-            stretch = now - self._mark
-            if stretch.blur <= ROUNDED_AWAY:
-                self._close_stretch()
+        if now.steps > before.steps and not new_epoch and (now - self._mark).blur <= ROUNDED_AWAY:
+            self._close_stretch()
 
     def _up_to(self, line: LogLine) -> Sum | None:
         """The sum of an epoch up to a line; None where its window overlaps the last one counted."""
         done, before = line.index + (0 if self._from_one else 1), self._now
-        window = line.format.window
-        if window:
+        if window := line.format.window:
             steps = min(window, done)
             skipped = done - steps - before.steps - self._skipped
             if skipped < 0:
@@ -176,9 +164,8 @@ class RankLines:
             self.uncovered += skipped
             rounding = line.rounding_s * steps
             return before + Sum(steps, line.time_s * steps, line.data_s * steps, rounding)
-        if line.mean_time_s is None:
-            time_s = before.time_s + line.time_s * (done - before.steps)
-        else:
+        time_s = before.time_s + line.time_s * (done - before.steps)
+        if line.mean_time_s is not None:
             time_s = line.mean_time_s * done
         mean = line.data_s if line.mean_data_s is None else line.mean_data_s
         return Sum(done, time_s, mean * done, line.rounding_s * done)

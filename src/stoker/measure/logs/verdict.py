@@ -1,8 +1,7 @@
 """What limited a run of which only a training log is left: a pure function of the log's means.
 
-Such logs hold two numbers of a step: how long it took, and how long it waited for its batch. So the
-limit is data or compute, and nothing finer. Where too few steps are logged to leave the warm-up
-out, there is no verdict.
+Such logs hold two numbers of a step: its time, and its wait for its batch. So the limit is data or
+compute, nothing finer. With too few steps to leave the warm-up out, there is no verdict.
 """
 
 from __future__ import annotations

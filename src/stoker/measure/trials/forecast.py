@@ -61,7 +61,6 @@ class Forecast:
 
 
 def forecast(batch_size: int, compute: Cost, loader: Cost, cores: int) -> Forecast:
-    """The throughput of these parts on this number of cores."""
     cpu_s = compute.cpu_s + loader.cpu_s
     loading = loader.cpu_s / max(cpu_s, 1e-9)
     shares = f"the model takes {1 - loading:.0%} of their time, loading {loading:.0%}"

@@ -2,8 +2,7 @@
 
 Invariants: every rank calls the same functions in the same order, and ranks agree on the number of
 repeats first, so that none waits for one that has moved on. The first all-reduce of a kind is not
-counted. Sizes shrink where a link is slow, so that the time is bounded. Results are plain data, the
-same on every rank, and never pickled.
+counted. Sizes shrink on slow links, to bound the time. Results are equal on all ranks, not pickled.
 """
 
 from __future__ import annotations
@@ -134,9 +133,8 @@ def pairs_of(hosts: Sequence[str]) -> tuple[list[tuple[int, int]], str]:
 def measure_links(
     host: str, gradient_bytes: int, budget_s: float, on_stage: OnStage, transport: Callable[[], str]
 ) -> LinkReport:
-    """Measure the links between all ranks of the default group. Each rank calls this, and all
-    return the same report. `on_stage` is called with a name for what is measured next, `transport`
-    returns what NCCL has logged."""
+    """Measure the links between all ranks of the default group. Each calls this, all return the
+    same. `on_stage` receives what is measured next, `transport` returns what NCCL has logged."""
     began = time.monotonic()
     on_stage("the first messages between all ranks")
     settings = gather_data([host, gradient_bytes, budget_s])
@@ -190,8 +188,7 @@ def measure_pairs(
 
 
 def measure_link(group: Group, ranks: Sequence[int], hosts: Sequence[str], share_s: float) -> Link:
-    """All-reduce one number, 64 KiB and up to 16 MiB, in about `share_s` seconds. Only the ranks of
-    the group call this."""
+    """All-reduce one number, 64 KiB and up to 16 MiB within a group, in about `share_s` seconds."""
     began, count = time.monotonic(), len(ranks)
     own_hosts = tuple(dict.fromkeys(hosts[rank] for rank in ranks))
     loopback = len(own_hosts) == 1
@@ -226,8 +223,7 @@ def measure_link(group: Group, ranks: Sequence[int], hosts: Sequence[str], share
 
 @dataclass(frozen=True)
 class Repeats:
-    """All-reduces of one size: seconds of each and CPU seconds a second, on the slowest rank, and
-    the bytes that each interface of this host sent."""
+    """All-reduces of one size: times and CPU share of the slowest rank, bytes of each interface."""
 
     times: list[float]
     busy: float
@@ -248,22 +244,19 @@ def repeat_allreduce(size: int, group: Group, share_s: float, least: int, most: 
 
 
 def measure_gradient(size: int, link: Link, share_s: float) -> tuple[float, bool]:
-    """Seconds to all-reduce `size` bytes between all ranks, and whether they were measured: what
-    would take too much time or memory is computed from the rate."""
+    """Seconds to all-reduce `size` bytes, and whether measured: what costs too much is computed."""
     expected_s = allreduce_s(size, len(link.ranks), link.mbit)
     if size <= 0 or size > MOST_GRADIENT or expected_s > share_s:
         return expected_s, False
     if expected_s > share_s / 3:
-        (seconds,) = max_over_ranks([time_allreduce(random_tensor(size))])
-        return seconds, True
+        return max_over_ranks([time_allreduce(random_tensor(size))])[0], True
     return median(repeat_allreduce(size, None, share_s, 2, 5).times), True
 
 
 def measure_send_rate(world: int, seconds: float = 3.0) -> tuple[float, float] | None:
-    """Bytes a second on the wire, in each direction, of an all-reduce over all ranks of the default
-    group, and the CPU seconds that a byte takes, which limit the rate on any link. Each rank calls
-    this, and all return the same numbers; None for one rank. Starts with few bytes and sends more
-    while that is fast, so that a slow link takes about as long."""
+    """Bytes a second on the wire, each way, of an all-reduce over the default group, and the CPU
+    seconds of a byte, which limit the rate on any link. Each rank calls this, and all return the
+    same; None for one rank. Sends more while that is fast, so a slow link takes about as long."""
     if world == 1:
         return None
     began, size = time.monotonic(), 256 << 10

@@ -43,8 +43,6 @@ SHARE = 0.25
 
 @dataclass(frozen=True)
 class Setting:
-    """The parameters of a measurement."""
-
     image_size: int = 224
     batch_size: int = 256
     crop: str = "resized"
@@ -173,12 +171,9 @@ class Bench:
         order = Order(split.shard_sizes[shards], self._fingerprint, seed=0, lanes=lanes)
         self.order, self.count = SubsetOrder(order, samples), len(samples)
         # In the order in which a loader reads them.
-        self.samples = np.concatenate(
-            [
-                self.order.part(batch.position, batch.size, 0, batch.size)[0]
-                for batch in self.plan(self.count, float("inf"))
-            ]
-        )
+        batches = self.plan(self.count, float("inf"))
+        parts = [self.order.part(batch.position, batch.size, 0, batch.size)[0] for batch in batches]
+        self.samples = np.concatenate(parts)
 
     def choose_shards(self, memory: int) -> None:
         """Use as many shards as time and memory allow, judged by reading one from the disk."""
@@ -195,14 +190,12 @@ class Bench:
         for step, position in enumerate(range(0, images, self.batch)):
             if step and time.perf_counter() >= until:
                 return
-            size = min(self.batch, images - position)
-            yield Batch(step, position, size, self.setting.image_size)
+            yield Batch(step, position, min(self.batch, images - position), self.setting.image_size)
 
     def load(
         self, images: int, cold: bool | None = None, options: LoaderOptions = DEFAULTS
     ) -> Pass:
-        """The first images through a loader. `cold`: drop the shards from the page cache before;
-        None where they are not read."""
+        """The first images through a loader. `cold`: drop the shards first; None: none are read."""
         loader = Loader(self.split, self.order, self.view, threads=self.threads, options=options)
         if cold:
             drop(self.files)
@@ -231,9 +224,8 @@ class Bench:
 
         with ThreadPoolExecutor(self.threads) as pool:
             counts = list(pool.map(read_chunk, range(0, images, CHUNK)))
-        return watch.stop(
-            sum(count for count, _ in counts), sum(size for _, size in counts), cached
-        )
+        images_read, bytes_read = (sum(column) for column in zip(*counts, strict=True))
+        return watch.stop(images_read, bytes_read, cached)
 
     def synthetic(self) -> Pass:
         """A loader that copies one image instead of reading and decoding."""
@@ -247,14 +239,12 @@ class Bench:
         return self.load(self.count, options=LoaderOptions(fill=copy))
 
     def decode(self) -> Pass:
-        """A loader that takes stored bytes from memory: as many images as fit there, in whole
-        batches."""
+        """A loader that takes stored bytes from memory: as many whole batches as fit there."""
         totals = np.cumsum(self.split.length[self.samples].astype(np.int64))
         images = max(int((totals <= IN_MEMORY).sum()), 1)
         if images < self.count:
             images = max(images // self.batch, 1) * self.batch
-        samples = self.samples[:images].tolist()
-        stored = {sample: bytes(self.split.bytes_of(sample)) for sample in samples}
+        stored = {s: bytes(self.split.bytes_of(s)) for s in self.samples[:images].tolist()}
         options = LoaderOptions(read=lambda sample, buffer: memoryview(stored[sample]))
         return self.load(images, options=options)
 
@@ -295,7 +285,6 @@ def measure_loading(
 
 
 def as_data(speed: LoadingSpeed) -> dict[str, Any]:
-    """The measurements as plain data, for JSON."""
     facts = {key: fact for key, fact in vars(speed).items() if key not in ("setting", "passes")}
     rates = ("images_per_s", "images_per_cpu_s", "mb_per_s")
     stages = {

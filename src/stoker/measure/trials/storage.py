@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, cycle, islice
 from pathlib import Path
@@ -27,13 +27,10 @@ BLOCK, RUN = 64 << 10, 1 << 20
 MOST = 1 << 30
 """Bytes of shards after which no further shard is used."""
 SMALL_FILES = 300
-"""Files that are made, or opened, to measure small files."""
-TRIAL_BYTES = 256 << 20
-"""Largest size of the trial file."""
+TRIAL_BYTES, TRIAL_SHARE = 256 << 20, 0.1
+"""Largest size of the trial file, and share of the free space that it may take."""
 SYNCED = 16 << 20
 """Bytes of the trial file between two fsyncs."""
-TRIAL_SHARE = 0.1
-"""Share of the free space that the trial file may take."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,7 @@ class Metadata:
     files: int
     seconds: float
     made: bool
-    """True: created, looked up and removed. False: existing files looked up and opened, because
-    nothing can be written."""
+    """False: nothing could be written; existing files were looked up and opened instead."""
 
     @property
     def files_per_s(self) -> float:
@@ -75,10 +71,9 @@ class Metadata:
 
 @dataclass(frozen=True)
 class DiskSpeed:
-    """All measurements of a disk."""
+    """All measurements of the disk below a folder."""
 
     place: str
-    """The folder that was measured."""
     row: Read
     random: Read
     threads: int
@@ -96,13 +91,8 @@ def measure_storage(
     """The speed of the disk that holds some files; small files are made in the folder `beside`."""
     bytes_before = accumulate((path.stat().st_size for path in files), initial=0)
     shards = [path for path, before in zip(files, bytes_before, strict=False) if before < MOST]
-    return DiskSpeed(
-        str(folder),
-        read_sequentially(shards, seconds),
-        read_at_random(shards, threads, seconds),
-        threads,
-        measure_small_files(beside, files),
-    )
+    row, random = read_sequentially(shards, seconds), read_at_random(shards, threads, seconds)
+    return DiskSpeed(str(folder), row, random, threads, measure_small_files(beside, files))
 
 
 def measure_bare_storage(folder: Path, threads: int, seconds: float) -> DiskSpeed:
@@ -114,8 +104,7 @@ def measure_bare_storage(folder: Path, threads: int, seconds: float) -> DiskSpee
 
 @contextmanager
 def trial_file(folder: Path, seconds: float) -> Iterator[tuple[Path, float]]:
-    """A file of random bytes and the MB/s at which it was written to the disk; removed afterwards.
-    Writing ends after `seconds`, so that the file is smaller on a slow disk."""
+    """A file of random bytes and its MB/s, written for at most `seconds` and removed afterwards."""
     disk = os.statvfs(folder)
     most = min(TRIAL_BYTES, int(disk.f_bavail * disk.f_frsize * TRIAL_SHARE)) // RUN * RUN
     with tempfile.NamedTemporaryFile(prefix=".stoker-doctor-", dir=folder, buffering=0) as file:
@@ -148,13 +137,12 @@ def read_at_random(files: Sequence[Path], threads: int, seconds: float) -> Read:
     """Read the blocks of all files in a random order, with as many threads as load images."""
     drop(files)
     cached = cached_share(files)
-    handles = [os.open(path, os.O_RDONLY) for path in files]
-    try:
+    with ExitStack() as stack:
+        handles = [stack.enter_context(path.open("rb", buffering=0)).fileno() for path in files]
         for handle in handles:
-            if hasattr(os, "posix_fadvise"):
-                with suppress(OSError):
-                    # Without this the kernel reads ahead, and the reads are not random.
-                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+            with suppress(OSError, AttributeError):
+                # Without this the kernel reads ahead, and the reads are not random.
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
         counts = [max(os.fstat(handle).st_size // BLOCK, 1) for handle in handles]
         blocks = [(h, n * BLOCK) for h, c in zip(handles, counts, strict=True) for n in range(c)]
         order = np.random.default_rng(0).permutation(len(blocks)).tolist()
@@ -172,16 +160,12 @@ def read_at_random(files: Sequence[Path], threads: int, seconds: float) -> Read:
         with ThreadPoolExecutor(threads) as pool:
             counts_of_threads = list(pool.map(read_share, range(threads)))
         wall_s = time.perf_counter() - began
-    finally:
-        for handle in handles:
-            os.close(handle)
     total, reads = (sum(column) for column in zip(*counts_of_threads, strict=True))
     return Read(total, reads, wall_s, cached)
 
 
 def measure_small_files(folder: Path, files: Sequence[Path]) -> Metadata | None:
-    """Create and remove small files in a folder. Where nothing can be written there, look up and
-    open `files` instead; None where there are none."""
+    """Create and remove small files; where nothing can be written, open `files`; None if empty."""
     try:
         with tempfile.TemporaryDirectory(prefix=".stoker-doctor-", dir=folder) as name:
             began = time.perf_counter()
@@ -202,7 +186,6 @@ def measure_small_files(folder: Path, files: Sequence[Path]) -> Metadata | None:
 
 
 def as_data(speed: DiskSpeed) -> dict[str, Any]:
-    """The measurements as plain data, for JSON."""
     data = {name: value for name, value in vars(speed).items() if value is not None}
     for name in ("row", "random"):
         read = getattr(speed, name)
