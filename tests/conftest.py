@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from shares import is_turn
+
 # A busy machine may stop for seconds in the middle of an example: that says nothing about it.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -32,6 +34,15 @@ RETRY = "may be run again"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="every case, not a share of them")
     parser.addoption("--failures", metavar="FILE", help="write the failed tests to this file")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Heavy tests take turns: `rotates(parts)` runs with one of so many commits in a row."""
+    for item in [] if config.getoption("--whole") else items:
+        mark = item.get_closest_marker("rotates")
+        if mark and not is_turn(item.nodeid, mark.args[0]):
+            reason = f"runs with one of {mark.args[0]} commits in a row, and with --whole"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import zlib
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -20,6 +21,11 @@ ROTATION = "STOKER_ROTATION"
 
 def rotation() -> int:
     return int(os.environ.get(ROTATION, "0"))
+
+
+def is_turn(name: str, parts: int) -> bool:
+    """Whether a heavy test runs with this commit: with one of `parts` commits in a row."""
+    return (rotation() + zlib.crc32(name.encode())) % parts == 0
 
 
 def share(name: str, cases: Sequence[Case], parts: int, *, whole: bool = False) -> list[Case]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shares import ROTATION, share
+from shares import ROTATION, is_turn, share
 
 CASES = [f"case {number}" for number in range(103)]
 
@@ -29,3 +29,12 @@ def test_the_whole_is_everything_in_order() -> None:
 def test_the_share_is_the_same_for_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ROTATION, "5")
     assert share("kills", CASES, 4) == share("kills", CASES, 4) != share("signals", CASES, 4)
+
+
+def test_a_heavy_test_has_one_turn_in_as_many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = []
+    for number in range(12):
+        monkeypatch.setenv(ROTATION, str(number))
+        turns.append(is_turn("test_heavy", 4))
+    assert sum(turns) == 3
+    assert turns[:4] == turns[4:8]
