@@ -12,6 +12,7 @@ never run again, unless it failed for want of time.
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,9 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+# A shell ignores Ctrl-C for what it runs in the background, and tests send it to their processes.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WANT_OF_TIME = ("Missed", "TookTooLong", "TimedOut", "TimeoutExpired")
 """Exceptions that say how long something took, and nothing else."""
