@@ -53,5 +53,5 @@ def test_or_cut_until_it_trains(data: Path, tmp_path: Path) -> None:
     code, printed, run = train(data, tmp_path, TOO_HIGH, "skip")
     assert code == 0, printed
     assert {remedy.kind for remedy in Remedies(run.path).taken} == {"cut"}
-    assert "the learning rate is 0.5 of what it was" in printed
+    assert "the learning rate is multiplied by 0.5" in printed
     assert run.finished

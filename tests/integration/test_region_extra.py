@@ -20,7 +20,7 @@ from stoker.data.packing.pack import pack
 ROOT = Path(__file__).parents[2]
 READ = """
 import hashlib, sys
-from stoker.data import decode
+from stoker.data.loading import render
 from stoker.data.loading.crops import View
 from stoker.data.dataset import Dataset
 from stoker.data.loading.loader import Loader
@@ -36,7 +36,7 @@ seen = hashlib.sha256()
 for loaded in loader.batches(plan):
     seen.update(loaded.images.tobytes())
 loader.close()
-print(decode.decode_region is not None, seen.hexdigest())
+print(render.decode_region is not None, seen.hexdigest())
 """
 
 
@@ -83,8 +83,11 @@ def with_path(*folders: Path) -> dict[str, str]:
 
 def test_its_own_tests_pass_and_none_is_skipped(extra: Path) -> None:
     tests = [
-        f"tests/unit/data/test_{name}.py"
-        for name in ("region_extra", "region", "restart", "decode")
+        f"tests/unit/data/{name}.py"
+        for name in (
+            *("images/test_region_extra", "images/test_jpeg_region", "images/test_jpeg_rows"),
+            "loading/test_render",
+        )
     ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(
