@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Heavy tests take turns: `rotates(parts)` runs with one of so many commits in a row."""
     for item in [] if config.getoption("--whole") else items:
         mark = item.get_closest_marker("rotates")
-        if mark and not is_turn(item.nodeid, mark.args[0]):
+        if mark and not is_turn(item.nodeid.partition("[")[0], mark.args[0]):
             reason = f"runs with one of {mark.args[0]} commits in a row, and with --whole"
             item.add_marker(pytest.mark.skip(reason=reason))
 

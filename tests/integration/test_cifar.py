@@ -15,6 +15,7 @@ pytestmark = pytest.mark.alone
 ARCHIVE = Path(__file__).parents[3] / "shared" / "data" / "cifar10-jpeg.tar.gz"
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.skipif(not ARCHIVE.exists(), reason=f"needs CIFAR-10 as JPEG files at {ARCHIVE.name}")

@@ -97,6 +97,7 @@ def test_an_epoch_begins_without_a_pause(tmp_path: Path) -> None:
     held(pause_s < 1.5 * usual_s, pause_s, usual_s)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_reading_ten_times_the_limit_stays_below_it(large: Path, ranks: int) -> None:
@@ -169,6 +170,7 @@ def pipe_tar(into: Any, image: bytes, count: int) -> None:
     into.close()
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["folder", "stream"])
 def test_packing_a_gigabyte_takes_a_bounded_part_of_it(source: str, tmp_path: Path) -> None:

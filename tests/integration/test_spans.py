@@ -19,6 +19,7 @@ from chaos.recipes import RECIPES, command
 from chaos.trainers import assert_bit_equal
 from measured import held, measured
 from samples import image_folder
+from shares import share
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
 from stoker.measure.spans import PARTS
@@ -58,7 +59,7 @@ def trained(
 ) -> tuple[Path, int]:
     """Where every recipe was trained, and on how many ranks."""
     root, world = tmp_path_factory.mktemp("runs"), request.param
-    train(root, world, sets, RECIPES)
+    train(root, world, sets, chosen(request.config))
     return root, world
 
 
@@ -92,7 +93,17 @@ def train(root: Path, world: int, sets: dict[str, Path], recipes: Iterable[str])
     assert [rank.returncode for rank in ranks] == [0] * world, "\n".join(printed)[-3000:]
 
 
-@pytest.fixture(params=RECIPES)
+def chosen(config: pytest.Config) -> list[str]:
+    """The recipes of this commit: half of them; all with --whole."""
+    return share("spans", list(RECIPES), 2, whole=config.getoption("--whole"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "run" in metafunc.fixturenames:
+        metafunc.parametrize("run", chosen(metafunc.config), indirect=True)
+
+
+@pytest.fixture
 def run(request: pytest.FixtureRequest, trained: tuple[Path, int]) -> Run:
     return Run(folder_of(trained[0], request.param) / "run")
 
