@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,13 +41,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--failures", metavar="FILE", help="write the failed tests to this file")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Heavy tests take turns: `rotates(parts)` runs with one of so many commits in a row."""
+    heavy = Counter[Path]()
     for item in [] if config.getoption("--whole") else items:
         mark = item.get_closest_marker("rotates")
-        if mark and not is_turn(item.nodeid.partition("[")[0], mark.args[0]):
+        if mark is None:
+            continue
+        if not is_turn(heavy[item.path], mark.args[0]):
             reason = f"runs with one of {mark.args[0]} commits in a row, and with --whole"
             item.add_marker(pytest.mark.skip(reason=reason))
+        heavy[item.path] += 1
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,7 @@ def loop_beside_a_bare_one() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(4)
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @measured(tries=5)
@@ -135,7 +135,7 @@ def test_a_quick_look_at_the_cost_of_measuring_has_sane_figures() -> None:
     held(0 <= found["sampler_of_a_core"] < 0.5, found)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(4)
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @measured(tries=5)

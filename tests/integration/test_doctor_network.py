@@ -100,7 +100,7 @@ def test_a_slow_port_is_named_within_a_minute(site: Site, record_property: Recor
     assert first[-1].startswith("  next: ") and "2.5 Gbit/s" in first[-1]
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(4)
 @measured()
 def test_the_verb_itself_names_it_too(site: Site, record_property: Record) -> None:
     for machine in site.machines:
@@ -116,7 +116,7 @@ def test_the_verb_itself_names_it_too(site: Site, record_property: Record) -> No
         process.wait(timeout=240)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(4)
 @measured()
 @pytest.mark.parametrize("rate", ["1gbit", None])
 def test_a_fast_port_is_not_warned_of(
@@ -146,7 +146,7 @@ def test_every_socket_listens_on_the_machines_own_address(site: Site) -> None:
     assert not any(machine.processes() for machine in site.machines)
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("victim", [0, 1], ids=["the host of the rendezvous", "another"])
 def test_a_host_that_dies_ends_the_other_with_a_message(
     site: Site, victim: int, record_property: Record
@@ -168,7 +168,7 @@ def test_a_host_that_dies_ends_the_other_with_a_message(
     assert "Traceback" not in printed
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(4)
 def test_a_link_that_drops_all_packets_ends_with_a_message(
     site: Site, record_property: Record
 ) -> None:
@@ -187,7 +187,7 @@ def test_a_link_that_drops_all_packets_ends_with_a_message(
         assert "Traceback" not in printed
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(4)
 @measured()
 def test_capacity_of_a_slow_port_is_known_in_seconds(
     site: Site, monkeypatch: pytest.MonkeyPatch

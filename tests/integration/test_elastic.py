@@ -33,6 +33,7 @@ LOST = "no longer answers: start the same command on every node again"
 no_machines = missing()
 pytestmark = [
     pytest.mark.alone,
+    pytest.mark.rotates(6),
     pytest.mark.skipif(no_machines is not None, reason=no_machines or ""),
     pytest.mark.timeout(1500),
     pytest.mark.slow,
@@ -165,7 +166,6 @@ def test_a_node_is_killed_and_comes_back(site: Site, record_property: Record, vi
     site.assert_whole()
 
 
-@pytest.mark.rotates(3)
 def test_a_link_is_down_for_half_a_minute(site: Site, record_property: Record) -> None:
     """The node that is cut off ends with 75, nothing of it stays; the other goes on alone."""
     began = time.time()
@@ -191,7 +191,6 @@ def test_a_link_is_down_for_half_a_minute(site: Site, record_property: Record) -
     site.assert_whole()
 
 
-@pytest.mark.rotates(3)
 def test_the_host_of_the_rendezvous_is_killed(site: Site, record_property: Record) -> None:
     began = time.time()
     _, second = site.start(0), site.start(1)
@@ -214,7 +213,6 @@ def test_the_host_of_the_rendezvous_is_killed(site: Site, record_property: Recor
     site.assert_whole()
 
 
-@pytest.mark.rotates(2)
 def test_a_node_leaves_on_request_and_listens_on_its_own_address(
     site: Site, record_property: Record
 ) -> None:
@@ -243,7 +241,6 @@ def test_a_node_leaves_on_request_and_listens_on_its_own_address(
     ), "all that was done before somebody left is saved"
 
 
-@pytest.mark.rotates(2)
 def test_a_run_on_a_slow_link_needs_consent(site: Site) -> None:
     """Nothing is trained without --yes; a run that is resumed does not need it."""
     for machine in site.machines:
