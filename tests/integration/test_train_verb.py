@@ -24,6 +24,7 @@ def train(data: Path, epochs: int, *more: str) -> list[str]:
     return ["train", str(data), "--run", "run", *FLAGS.split(), "--epochs", str(epochs), *more]
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_stops_in_order_and_the_same_command_goes_on(
     packed: Path, tmp_path: Path, number: signal.Signals
