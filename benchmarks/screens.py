@@ -40,7 +40,7 @@ class Terminal:
     """A tmux session of a given width, with a server of its own."""
 
     def __init__(self, folder: Path, columns: int, **variables: str) -> None:
-        self._socket = str(folder / "tmux")
+        self._socket = tempfile.mktemp(prefix="tmux-", dir=folder)
         self._variables = {**os.environ, "TERM": "xterm", **variables}
         size = ("-x", str(columns), "-y", str(ROWS))
         self._tmux("new-session", "-d", *size, "-c", str(folder), "bash --norc --noprofile")
