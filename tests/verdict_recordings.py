@@ -37,7 +37,7 @@ KEPT: dict[str, tuple[str, ...]] = {
         *("step", "position", "world", "local_world", "capacity", "send_cpu"),
         *("loading_threads", "steps", "samples", "epochs", "environment"),
     ),
-    "step": ("step", "batch", "images", "work", "sent", "parts", "on_cpu"),
+    "step": ("step", "batch", "images", "work", "sent", "parts", "on_cpu", "cores"),
     "probe": (
         *("step", "seconds", "cpu", "pressure", "main", "memory", "disk", "network"),
         *("lock", "threads", "gpus"),

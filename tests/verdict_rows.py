@@ -46,6 +46,7 @@ class Row:
     cores: int = 1
     threads: int = 0
     rate: str = ""
+    quota: float = 0.0
     larger: int = 0
     says: list[str] = field(default_factory=list)
 

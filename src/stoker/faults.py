@@ -13,6 +13,8 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -47,6 +49,8 @@ class Fault:
     """It no longer happens from this step on."""
     every: int = 0
     """It alternates: this many steps with the fault, then as many without."""
+    processes: int = 0
+    """Busy processes of the fault `neighbours`."""
 
     @property
     def is_on(self) -> bool:
@@ -129,6 +133,25 @@ def _hog(fault: Fault, value: Any) -> Any:
     return value
 
 
+def _neighbours(fault: Fault, value: Any) -> Any:
+    """Start processes that compute without pause, on the cores of this one, while the fault is on.
+    They end with this process, however it ends."""
+    busy = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+    command = [sys.executable, "-I", "-c", busy]
+    processes = [subprocess.Popen(command) for _ in range(fault.processes)]
+
+    def end() -> None:
+        while fault.is_on:
+            time.sleep(POLL_S)
+        for process in processes:
+            process.kill()
+            process.wait()
+        fault.count = 1  # the next time that it is on, they start again
+
+    threading.Thread(target=end, name="stoker-neighbours", daemon=True).start()
+    return value
+
+
 def _refuse(number: int) -> Callable[[Fault, Any], Any]:
     def fail(fault: Fault, value: Any) -> Any:
         raise OSError(number, os.strerror(number))
@@ -145,6 +168,7 @@ ACTIONS: dict[str, Callable[[Fault, Any], Any]] = {
     "term": _signal(signal.SIGTERM),
     "stall": _stall,
     "hog": _hog,
+    "neighbours": _neighbours,
     "nan": lambda fault, value: value * float("nan"),
     "huge": lambda fault, value: value * 1000,
     "oom": _out_of_memory,

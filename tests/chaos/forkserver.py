@@ -21,17 +21,20 @@ import sys
 import time
 from typing import Any
 
-import torch
+from stoker.host.threads import limit_spinning
+
+limit_spinning()
+import torch  # noqa: E402
 
 # Imported by torch itself where kernels are to be deterministic: two seconds of each rank.
-import torch._inductor
-import torch.distributed
-from torch.nn.parallel import DistributedDataParallel  # noqa: F401
+import torch._inductor  # noqa: E402
+import torch.distributed  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402, F401
 
-import stoker.train.attempt.session  # noqa: F401
-from ports import free_port
-from stoker.cli import main
-from stoker.faults import VARIABLE
+import stoker.train.attempt.session  # noqa: E402, F401
+from ports import free_port  # noqa: E402
+from stoker.cli import main  # noqa: E402
+from stoker.faults import VARIABLE  # noqa: E402
 
 CLONE_NEWNET = 0x40000000
 FIRST_CORE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

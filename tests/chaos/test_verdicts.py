@@ -24,6 +24,7 @@ import pytest
 from chaos.conftest import Tables
 from chaos.trainers import TookTooLong, Trainers
 from integration.namespaces import Cluster, missing
+from quotas import missing_quota, quota_group
 from samples import image_folder
 from stoker.data.packing.pack import pack
 from stoker.errors import INTERRUPTED
@@ -100,7 +101,7 @@ class Bench:
         row: Row,
         *,
         where: dict[str, Any] | None = None,
-        meanwhile: Callable[[Run], None] = lambda run: None,
+        meanwhile: Callable[[Run, list[int]], None] = lambda run, pids: None,
     ) -> Run:
         self.done += 1
         run = Run(self.place / f"run{self.done}")
@@ -114,7 +115,7 @@ class Bench:
                 ranks=row.ranks,
                 faults=faults,
                 where={"cores": row.cores, "threads": row.threads, **(where or {})},
-                meanwhile=lambda pids: meanwhile(run),
+                meanwhile=partial(meanwhile, run),
                 within_s=RUN_S,
             )
         except TookTooLong as error:
@@ -138,13 +139,15 @@ class Bench:
 
     def run(self, row: Row, cluster: Callable[[], Cluster]) -> Run:
         """A new run, on two machines where the row limits the link between them."""
+        if row.quota:
+            return self.run_under_quota(row)
         if not row.rate:
             return self.train(row)
         machines = cluster().machines
         for machine in machines:
             machine.rate(row.rate)
 
-        def free_at_its_step(run: Run) -> None:
+        def free_at_its_step(run: Run, pids: list[int]) -> None:
             wait_for_step(run, row.until)
             for machine in machines:
                 machine.rate(None)
@@ -152,6 +155,20 @@ class Bench:
         spaces = [machine.space for machine in machines]
         where = {"spaces": spaces, "address": machines[0].address}
         return self.train(row, where=where, meanwhile=free_at_its_step)
+
+    def run_under_quota(self, row: Row) -> Run:
+        """A new run in a control group whose CPU quota ends at a step."""
+        if why := missing_quota():
+            pytest.skip(why)
+        with quota_group() as group:
+
+            def free_at_its_step(run: Run, pids: list[int]) -> None:
+                group.set(row.quota)
+                group.add(*pids)
+                wait_for_step(run, row.until)
+                group.set(None)
+
+            return self.train(row, meanwhile=free_at_its_step)
 
     def judged(self, row: Row, run: Run) -> Outcome:
         outcome = outcome_of(row, partial(facts_of_run, run, 1))

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +40,12 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arm]:
     monkeypatch.delenv("RANK", raising=False)
     at_step(0)
     faults.arm()
+
+
+def children() -> set[str]:
+    """The process ids of our children."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {pid for task in tasks for pid in (task / "children").read_text().split()}
 
 
 def happens(place: str = "here") -> bool:
@@ -218,10 +225,23 @@ class TestWhat:
         hog.join(60)
         assert not hog.is_alive()
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+    def test_neighbours_are_busy_while_the_fault_is_on(self, arm: Arm) -> None:
+        arm({"fault": "neighbours", "at": "here", "every": 2, "processes": 2})
+        before = children()
+        for step in (0, 4):
+            at_step(step)
+            assert reach("here", "value") == "value"
+            reach("here")
+            until(lambda: len(children() - before) == 2)
+            at_step(step + 2)
+            reach("here")
+            until(lambda: children() == before)
+
     def test_every_action_is_tested(self) -> None:
         # "kill" is in tests/chaos/test_kill_fault.py.
         tried = {"kill", "term", "stall", "nan", "huge", "oom", "full", "quota", "unable"}
-        assert set(faults.ACTIONS) == {*tried, "forbidden", "hog"}
+        assert set(faults.ACTIONS) == {*tried, "forbidden", "hog", "neighbours"}
 
 
 def test_passing_a_place_costs_next_to_nothing(arm: Arm) -> None:

@@ -11,6 +11,7 @@ from importlib import import_module
 import stoker
 from stoker import faults
 from stoker.errors import BAD_REQUEST, FINISHED, StokerError
+from stoker.host.threads import limit_spinning
 from stoker.text import say
 
 VERBS = {
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    limit_spinning()
     faults.arm()
     try:
         verb, rest = find_verb(words)

@@ -14,7 +14,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ from stoker.host.counters import KernelFile
 
 LEAST_CORES = 0.01
 MOST_THREADS = 8
+SPINS = "10000"
+"""How often a thread that waits for another looks again before it sleeps: well below a millisecond.
+OpenMP's own default is 300,000, which is 5 to 15 ms (docs/results/verdict.md)."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,34 @@ class OwnDelay(KernelFile):
             self.close()
             return None
         return schedule[1]
+
+
+def limit_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let threads that compute together wait for each other awake only for a moment, then asleep.
+    On cores that other programs use too, a thread may wait long for one that has no core; awake, it
+    takes even more of the cores. Must be called before torch is imported: its OpenMP reads the
+    variable then. What the user has set stays. Results do not depend on it."""
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & environment.keys():
+        environment["GOMP_SPINCOUNT"] = SPINS
+
+
+class CoreUse:
+    """What this process used of the cores, and how long the calling thread waited for one."""
+
+    def __init__(self) -> None:
+        self._delay = OwnDelay()
+        self._last = self._read()
+
+    def _read(self) -> dict[str, float]:
+        delay_s = self._delay.seconds()
+        return {"cpu": time.process_time()} | ({} if delay_s is None else {"wait": delay_s})
+
+    def since_last(self) -> dict[str, float]:
+        """Seconds since the last call: `cpu` of all threads, `wait` of the calling thread."""
+        last, self._last = self._last, self._read()
+        return {
+            name: round(now - last[name], 6) for name, now in self._last.items() if name in last
+        }
 
 
 def late_wake(stop_lock: threading.Lock, nap_s: float, delay: OwnDelay) -> tuple[bool, float]:

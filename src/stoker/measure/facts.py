@@ -79,6 +79,12 @@ class Facts:
     hog_cores: float = 0.0
     delay_s: float | None = None
     """Seconds of a step for which the training thread waited for a core; None if not measured."""
+    own_cores: float | None = None
+    """Cores that the ranks of a machine used together; None if not measured."""
+    throttled_share: float = 0.0
+    """The share of the time for which a CPU quota stopped the run, added up over the cores."""
+    stolen_share: float = 0.0
+    """The share of the CPU time that the machine asked for and its hypervisor gave to others."""
 
     @property
     def step_s(self) -> float:
@@ -95,6 +101,11 @@ class Facts:
         return statistics.fmean(
             sum(rank.work.get(name, 0.0) for name in names) / self.threads for rank in self.ranks
         )
+
+    @property
+    def on_cpu_s(self) -> float:
+        """Seconds of a step for which the training thread was running; 0 where unknown."""
+        return statistics.fmean(sum(rank.on_cpu.values()) for rank in self.ranks)
 
     @property
     def transfer_s(self) -> float:

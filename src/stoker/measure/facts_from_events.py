@@ -23,7 +23,7 @@ WORTH_NAMING = 0.05
 """The share of the time above which a slowdown of a machine is worth naming."""
 HOG_CORES = 0.3
 """The share of a core above which a thread that is not ours is worth naming."""
-GROUPS = ("parts", "on_cpu", "work", "sent")
+GROUPS = ("parts", "on_cpu", "work", "sent", "cores")
 """Groups of numbers in a `step` event; each number is summed."""
 NOT_OWN = ("exchange", "checkpoint", *ONCE)
 
@@ -113,6 +113,7 @@ class AttemptSums:
         environment = start["environment"]
         probes = [probe for one in sums.values() for probe in one.probes]
         hog, hog_cores = busiest_thread(probes)
+        local_world = start.get("local_world", 1)
         return Facts(
             ranks=ranks,
             steps=min(one.steps for one in sums.values()),
@@ -120,7 +121,7 @@ class AttemptSums:
             threads=start.get("loading_threads", 1),
             cores=environment.get("cores", 0),
             computing=environment.get("threads", 1),
-            local_world=start.get("local_world", 1),
+            local_world=local_world,
             world=max(start.get("world", 1), len(ranks)),
             capacity=start.get("capacity"),
             send_cpu=start.get("send_cpu") or 0.0,
@@ -128,7 +129,7 @@ class AttemptSums:
             late_share=mean_of(probes, "lock", "late_share"),
             hog=hog,
             hog_cores=hog_cores,
-            delay_s=mean_of(probes, "main", "delay") * ranks[0].step_s if probes else None,
+            **core_facts(list(sums.values()), probes, local_world),
         )
 
 
@@ -162,12 +163,38 @@ def mean_of(probes: Sequence[Mapping[str, Any]], group: str, name: str) -> float
     return statistics.fmean(values) if values else 0.0
 
 
-def slowdowns(probes: Sequence[Mapping[str, Any]]) -> dict[str, float | str]:
-    """What slowed a machine down, as in `RankFacts.slowdowns`."""
+def core_facts(
+    ranks: Sequence[RankSums], probes: Sequence[Mapping[str, Any]], local_world: int
+) -> dict[str, Any]:
+    """The facts about cores: from the steps, or from the probes of runs whose steps lack them."""
+    steps = [rank.mean("cores") for rank in ranks]
+    step_s = statistics.fmean(sum(rank.mean("parts").values()) for rank in ranks)
+    waits = [one["wait"] for one in steps if "wait" in one]
+    used = [one["cpu"] for one in steps if "cpu" in one]
+    if probes and not waits:
+        waits = [mean_of(probes, "main", "delay") * step_s]
+    if probes and not used:
+        used = [mean_of(probes, "cpu", "own_cores") * step_s]
+    busy, stolen = mean_of(probes, "cpu", "busy"), mean_of(probes, "cpu", "steal")
+    return {
+        "delay_s": statistics.fmean(waits) if waits else None,
+        "own_cores": statistics.fmean(used) / step_s * local_world if used and step_s else None,
+        "throttled_share": throttled_share(probes),
+        "stolen_share": stolen / (busy + stolen) if stolen else 0.0,
+    }
+
+
+def throttled_share(probes: Sequence[Mapping[str, Any]]) -> float:
+    """The share of the time for which a CPU quota stopped threads, added up over the cores."""
     total_s = sum(probe.get("seconds", 0.0) for probe in probes)
     throttled_s = sum(probe.get("cpu", {}).get("throttled_s", 0.0) for probe in probes)
+    return throttled_s / total_s if total_s else 0.0
+
+
+def slowdowns(probes: Sequence[Mapping[str, Any]]) -> dict[str, float | str]:
+    """What slowed a machine down, as in `RankFacts.slowdowns`."""
     shares = {
-        "throttled_share": throttled_s / total_s if total_s else 0.0,
+        "throttled_share": throttled_share(probes),
         "stolen_share": mean_of(probes, "cpu", "steal"),
     }
     gpu_throttles = {

@@ -18,8 +18,10 @@ exchange is not measured.)
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -34,6 +36,7 @@ from stoker.measure.facts_from_events import AttemptSums
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Lap, Spans
 from stoker.measure.verdict import Verdict, verdict_of
+from stoker.measure.verdict_text import loop_actions
 
 Batch = TypeVar("Batch")
 
@@ -49,6 +52,7 @@ class Meter(Spans):
         self._laps: list[tuple[Lap, dict[str, Any]]] = []
         self._steps = 0
         self._world = 1
+        self._num_workers: int | None = None
         self._exchange: GradientExchange | None = None
         if isinstance(model, DistributedDataParallel):
             self._world = dist.get_world_size()
@@ -57,6 +61,8 @@ class Meter(Spans):
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of a loader; from the request of one to the request of the next is a step."""
+        # Not every iterable is a DataLoader.
+        self._num_workers = getattr(loader, "num_workers", None)
         upcoming = iter(loader)
         while True:
             self.lap()
@@ -80,10 +86,15 @@ class Meter(Spans):
         environment = {"cores": usable_cores(), "threads": torch.get_num_threads()}
         start = {"kind": "attempt", "step": 0, "environment": environment, "world": self._world}
         sums.add(0, start)
+        # The CPU time of worker processes is not ours to see: they would look like other programs.
+        alone = not self._num_workers and not multiprocessing.active_children()
         for lap, step in self._laps:
-            sums.add(0, {**step, "parts": lap.parts(), "on_cpu": lap.on_cpu()})
+            times = lap.times() if alone else {**lap.times(), "cores": {}}
+            sums.add(0, {**step, **times})
         return sums.facts()
 
     def verdict(self) -> Verdict | None:
-        """What limits this loop; None before enough steps."""
-        return verdict_of(self.facts())
+        """What limits this loop, with advice for it; None before enough steps."""
+        verdict = verdict_of(self.facts())
+        actions = loop_actions(self._num_workers, usable_cores())
+        return replace(verdict, actions=actions) if verdict else None

@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 from stoker.faults import reach
+from stoker.host.threads import CoreUse
 from stoker.measure.clocks import Clock, HostClock
 
 WAITING = ("data", "read", "decode")
@@ -47,6 +48,9 @@ class Lap:
     """The name of the span that was open until each mark."""
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Parts that are divided into others, by weight."""
+    cores: Mapping[str, float] = field(default_factory=dict)
+    """`cpu`: CPU seconds of all threads of this process. `wait`: seconds for which the measured
+    thread was ready to run and had no core; absent where the kernel does not count them."""
 
     def parts(self) -> dict[str, float]:
         """Seconds of each part, to the microsecond."""
@@ -62,6 +66,10 @@ class Lap:
     def on_cpu(self) -> dict[str, float]:
         """Seconds of each part for which the thread was running; empty where unknown."""
         return {n: round(seconds, 6) for n, seconds in self._totals(self.clock.on_cpu).items()}
+
+    def times(self) -> dict[str, Mapping[str, float]]:
+        """All that was measured, as in the event of a step."""
+        return {"parts": self.parts(), "on_cpu": self.on_cpu(), "cores": self.cores}
 
     def _totals(self, between: Callable[[Any, Any], float | None]) -> dict[str, float]:
         """Seconds of each span by one of the clocks; empty where it does not know them."""
@@ -82,6 +90,7 @@ class Spans:
         self._open: list[str] = []
         self._marks: list[tuple[str, Any]] = [("", self._clock.mark())]
         self._launched: Any = None
+        self._core_use: CoreUse | None = None
 
     def __call__(self, name: str) -> _Span:
         """A context; the time inside of it is counted for a part."""
@@ -117,7 +126,9 @@ class Spans:
         """The time since the last lap; begins the next one."""
         self._charge()
         marks, self._marks = self._marks, [("", self._marks[-1][1])]
-        return Lap(self._clock, marks, shares or {})
+        if self._core_use is None:  # here, because it counts for the thread that makes it
+            self._core_use = CoreUse()
+        return Lap(self._clock, marks, shares or {}, self._core_use.since_last())
 
 
 class _Span:

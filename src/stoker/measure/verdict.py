@@ -9,7 +9,7 @@ GPU utilisation is no fact: a GPU that waits counts as busy. All sentences are i
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,11 +25,13 @@ ASLEEP = 0.25
 """The training thread sleeps if it is off the CPU, without a known reason, for more than this."""
 FEW_CORES = 0.05
 """Cores are missing if the training thread waits for one for more than this share of a step."""
+QUOTA = 0.05
+"""A CPU quota that stops a run for less than this share of the time is no cause."""
 LATE = 0.5
 """Another thread holds the interpreter lock if the lock is late more often than this."""
-AFTER_LOCK = 0.035
-"""CPU time that a wait for the lock costs afterwards, as a share of the wait: the core was idle and
-its caches are cold. Measured (docs/results/verdict.md)."""
+AFTER_WAIT = 0.035
+"""CPU time that a wait for the lock or for a core costs afterwards, as a share of the wait: the
+caches are cold. Measured (docs/results/verdict.md)."""
 FULL = 0.6
 """A link is full above this share of its capacity."""
 PERSISTENT = 0.8
@@ -69,6 +71,8 @@ class Verdict:
     step_s: float
     claim: Claim
     runner_up: Claim | None = None
+    actions: Mapping[str, str] = field(default_factory=lambda: verdict_text.ACTIONS, repr=False)
+    """What to do about each cause."""
 
     @property
     def limit(self) -> str:
@@ -84,7 +88,9 @@ class Verdict:
         return {
             "limit": self.limit,
             "cause": self.claim.cause,
-            **verdict_text.sentences(self.claim.cause, self.claim.numbers(self.step_s)),
+            **verdict_text.sentences(
+                self.claim.cause, self.claim.numbers(self.step_s), self.actions
+            ),
             "step_s": self.step_s,
             "without_s": self.without_s,
             "lost_s": self.claim.lost_s,
@@ -148,7 +154,84 @@ def interpreter_lock(facts: Facts) -> Claim | None:
     details: dict[str, float | str] = {"late_share": facts.late_share}
     if facts.hog:
         details |= {"thread": facts.hog, "thread_cores": facts.hog_cores}
-    return Claim("host.lock", lost_s, max(rest_s - AFTER_LOCK * lost_s, rest_s / 2), details)
+    return Claim("host.lock", lost_s, max(rest_s - AFTER_WAIT * lost_s, rest_s / 2), details)
+
+
+def core_waits(facts: Facts) -> dict[str, float]:
+    """Who has the core while the training thread waits for one: shares of that wait, by cause.
+    Empty where it was not measured, or where only threads of the run wait for each other."""
+    if not facts.cores or facts.own_cores is None or facts.delay_s is None:
+        return {}
+    throttled, wait_share = facts.throttled_share, facts.delay_s / facts.step_s
+    quota = throttled / max(throttled, wait_share) if throttled > QUOTA else 0.0
+    # On cores that are never idle, what this run does not use is used by others.
+    others = max(facts.cores - facts.own_cores, 0.0)
+    own_rest = facts.own_cores - facts.on_cpu_s * facts.local_world / facts.step_s
+    return {"cores.quota": quota, "cores.others": 1 - quota if others > own_rest else 0.0}
+
+
+def step_with_cores(facts: Facts, saved_s: float, loading_saved_s: float, floor_s: float) -> float:
+    """The estimated step time if the training thread and a loading thread were so much quicker;
+    never below the floor."""
+    rest_s = facts.step_s - saved_s - min(facts.part(*WAITING), loading_saved_s)
+    loading_s = facts.work("read", "decode") - loading_saved_s
+    return min(max(rest_s, loading_s, floor_s), facts.step_s)
+
+
+def loading_off_cpu_s(facts: Facts) -> tuple[float, float]:
+    """Seconds of a step for which a loading thread had a core, and for which it had none though it
+    did not read."""
+    cpu_s = facts.work("cpu") - facts.work("read_cpu")
+    return cpu_s, max(facts.work("decode") - cpu_s, 0.0)
+
+
+def taken_cores(cause: str) -> Rule:
+    """A rule: threads of this run are ready to work, and something else has their cores."""
+
+    def claim(facts: Facts) -> Claim | None:
+        share = core_waits(facts).get(cause, 0.0)
+        if not share:
+            return None
+        wait_s, own_cores = facts.delay_s or 0.0, facts.own_cores or 0.0
+        # Threads that compute together wait for those of them that have no core.
+        together_s = off_cpu_s(facts, COMPUTE) - wait_s if facts.computing > 1 else 0.0
+        # A loading thread waits for a core as often as the training thread does.
+        cpu_s, off_s = loading_off_cpu_s(facts)
+        loading_wait_s = min(off_s, cpu_s * wait_s / facts.on_cpu_s if facts.on_cpu_s else 0.0)
+        saved_s, floor_s = share * (wait_s + max(together_s, 0.0)), 0.0
+        if cause == "cores.others":
+            # Others leave cold caches. With the cores to itself, the run still shares them.
+            after_s = AFTER_WAIT * share * wait_s
+            saved_s += after_s
+            floor_s = (own_cores * facts.step_s - facts.computing * after_s) / facts.cores
+        without_s = step_with_cores(facts, saved_s, share * loading_wait_s, floor_s)
+        details = {
+            "core_wait_share": wait_s / facts.step_s,
+            "throttled_share": min(facts.throttled_share, 1.0),
+            "own_cores": own_cores,
+            "cores": facts.cores,
+        }
+        return Claim(cause, facts.step_s - without_s, without_s, details)
+
+    return claim
+
+
+def stolen_cores(facts: Facts) -> Claim | None:
+    """The hypervisor gives the cores of this machine to other machines."""
+    share = facts.stolen_share
+    if not share:
+        return None
+
+    def stolen_s(cpu_s: float, off_s: float) -> float:
+        """Stolen seconds of a thread. Most kernels leave them out of its CPU time, some do not."""
+        return share * (cpu_s + min(max(off_s, 0.0), cpu_s * share / (1 - share)))
+
+    off_s = off_cpu_s(facts, (*COMPUTE, "other")) - (facts.delay_s or 0.0)
+    saved_s, loading_s = stolen_s(facts.on_cpu_s, off_s), stolen_s(*loading_off_cpu_s(facts))
+    floor_s = facts.cpu_floor_s() * (1 - share)
+    without_s = step_with_cores(facts, saved_s, loading_s, floor_s)
+    details = {"stolen_share": share}
+    return Claim("cores.stolen", facts.step_s - without_s, without_s, details)
 
 
 def between_parts_s(facts: Facts) -> float:
@@ -241,6 +324,9 @@ RULES: tuple[tuple[float, Rule], ...] = (
     (0.10, loading("decode", "read")),
     (0.10, loading("data")),
     (0.10, interpreter_lock),
+    (0.10, taken_cores("cores.others")),
+    (0.10, taken_cores("cores.quota")),
+    (0.10, stolen_cores),
     (0.25, small_batch),
     (0.10, exchange),
     (0.07, straggler),

@@ -24,6 +24,9 @@ NAMES = {
     "data": "data: the model waits for images",
     "host.lock": "the host: another Python thread holds the interpreter lock",
     "host.small_batch": "the host: the batch is too small for the fixed cost of a step",
+    "cores.others": "other programs: they use the cores that this run needs",
+    "cores.quota": "the CPU quota of this container or job",
+    "cores.stolen": "stolen time: the hypervisor gives this machine's cores to others",
     "network": "the link between machines",
     "exchange": "the gradient exchange, though no link is full",
     "straggler": "one slow rank: rank {rank} on {host}",
@@ -57,6 +60,11 @@ EVIDENCE = {
     "wake-ups; the training thread waited {lost_share} of the time",
     "host.small_batch": "a step of {images} images takes {step_s}; as part of a batch {larger} "
     "times as large, these images would take {without_s}",
+    "cores.others": "the training thread waited for a core {core_wait_share} of the time; "
+    "this run used {own_cores} of {cores}",
+    "cores.quota": "it stopped the run for {throttled_share} of the time; the training thread "
+    "waited for a core {core_wait_share} of the time",
+    "cores.stolen": "{stolen_share} of the CPU time that this machine asked for went to others",
     "network": _EXCHANGE,
     "exchange": _EXCHANGE,
     "straggler": "it takes {rank_s} a step, the others {others_s}; most of it in {part}: {part_s} "
@@ -92,6 +100,9 @@ ACTIONS = {
     "data": "use more --threads, smaller stored images or a faster disk",
     "host.lock": "move that thread's work to another process",
     "host.small_batch": "use a larger --batch-size, with a learning rate to match",
+    "cores.others": "end the other programs (top lists them), or run where the cores are free",
+    "cores.quota": "raise the CPU limit of the container or job",
+    "cores.stolen": "use a machine with cores of its own, or one that is not shared as much",
     "network": "use a faster port; until then a larger batch per rank, to exchange less often",
     "exchange": "use a larger batch per rank, or fewer ranks",
     "straggler": "check {host} for other jobs, heat or a slow disk, or replace it",
@@ -109,6 +120,34 @@ ACTIONS = {
     "(persistent_workers=True)",
 }
 
+ANY_LOOP = {
+    "read": "use a faster disk, or copy the images to a local disk",
+    "decode": "store smaller images, then add cores",
+    "host.small_batch": "use a larger batch, with a learning rate to match",
+    "data": "load batches in other threads or processes, store smaller images, or use a faster "
+    "disk",
+    "checkpoint": "save to a faster disk, or less often",
+    "evaluation": "evaluate less often",
+    "compute": "use a faster device, mixed precision (torch.autocast), smaller images or a smaller "
+    "model",
+}
+"""Actions for a loop that is not ours, where they are others."""
+
+
+def loop_actions(num_workers: int | None, cores: int) -> Mapping[str, str]:
+    """The actions for any loop. `num_workers` of its DataLoader; None if it uses no DataLoader."""
+    actions = ACTIONS | ANY_LOOP
+    if num_workers is not None and num_workers < cores:
+        now = f"num_workers={cores} instead of {num_workers}"
+        actions["data"] = f"load with more workers (DataLoader's {now}), or store smaller images"
+    elif num_workers is not None:
+        actions["data"] = (
+            f"store smaller images or add cores: the DataLoader has {num_workers} workers on "
+            f"{plural(cores, 'core')} already"
+        )
+    return actions
+
+
 LEAST_GAIN = 0.01
 """A smaller share of a step is not worth a line."""
 
@@ -123,6 +162,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "_s": seconds,
     "_cores": "{:.2f}".format,
     "threads": lambda count: plural(int(count), "thread"),
+    "cores": lambda count: plural(int(count), "core"),
     "": "{:,.0f}".format,
 }
 """How a number is written, by the end of its name."""
@@ -136,7 +176,7 @@ def formatted(numbers: Numbers) -> dict[str, str]:
     return values
 
 
-def sentences(cause: str, numbers: Numbers) -> dict[str, str]:
+def sentences(cause: str, numbers: Numbers, actions: Mapping[str, str] = ACTIONS) -> dict[str, str]:
     """The name of a cause (`words`), its evidence and the action against it."""
     values = formatted(numbers)
     evidence = EVIDENCE[cause].format(**values)
@@ -146,7 +186,7 @@ def sentences(cause: str, numbers: Numbers) -> dict[str, str]:
     return {
         "words": NAMES[cause].format(**values),
         "evidence": evidence,
-        "action": ACTIONS[cause].format(**values),
+        "action": actions[cause].format(**values),
     }
 
 

@@ -3,13 +3,24 @@ from __future__ import annotations
 import hashlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from stoker.host.threads import OwnDelay, ThreadSeconds, busiest, late_wake, lateness, scan
+from stoker.host.threads import (
+    SPINS,
+    CoreUse,
+    OwnDelay,
+    ThreadSeconds,
+    busiest,
+    late_wake,
+    lateness,
+    limit_spinning,
+    scan,
+)
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux writes")
 
@@ -136,3 +147,35 @@ def test_a_sleep_ends_when_its_lock_is_free(tmp_path: Path) -> None:
     ended, late_s = late_wake(free, 60.0, OwnDelay(str(tmp_path / "none")))
     assert ended
     assert late_s == 0.0
+
+
+@linux
+def test_core_use_is_what_was_used_since_the_last_call() -> None:
+    use = CoreUse()
+    began = time.process_time()
+    while time.process_time() - began < 0.05:
+        pass
+    first, second = use.since_last(), use.since_last()
+    assert first["cpu"] >= 0.05 and first["wait"] >= 0
+    assert second["cpu"] < first["cpu"]
+
+
+def test_core_use_without_a_kernel_that_counts_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OwnDelay, "seconds", lambda self: None)
+    assert set(CoreUse().since_last()) == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("own", "after"),
+    [
+        ({}, {"GOMP_SPINCOUNT": SPINS}),
+        ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+    ],
+)
+def test_waiting_threads_sleep_soon_unless_the_user_chose(
+    own: dict[str, str], after: dict[str, str]
+) -> None:
+    environment = dict(own)
+    limit_spinning(environment)
+    assert environment == after

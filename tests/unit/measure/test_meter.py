@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset
 
 from measured import held, measured
 from stoker.measure.meter import KEPT, Meter
+from stoker.measure.verdict_text import loop_actions
 
 STEPS = 12
 
@@ -49,6 +51,52 @@ def test_a_loop_that_waits_is_bound_by_data(model: nn.Module) -> None:
     held(verdict.limit == "data", verdict)  # a busy machine may keep the model waiting too
     assert verdict.without_s is not None and verdict.without_s < verdict.step_s - 0.03
     assert any(line.startswith("bound by data") for line in verdict.lines())
+
+
+class Waiting(Dataset[tuple[torch.Tensor, int]]):
+    """Images that take their time."""
+
+    def __len__(self) -> int:
+        return 4 * STEPS
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(0.01)
+        return torch.randn(8), index % 3
+
+
+def train_on(meter: Meter, model: nn.Module, loader: Iterable[list[torch.Tensor]]) -> None:
+    for images, labels in meter.batches(loader):
+        with meter("forward"):
+            loss = cross_entropy(model(images), labels)
+        with meter("backward"):
+            loss.backward()
+
+
+@measured(5)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_advice_on_a_dataloader_is_about_its_workers(model: nn.Module, workers: int) -> None:
+    meter = Meter(model)
+    train_on(meter, model, DataLoader(Waiting(), batch_size=4, num_workers=workers))
+    verdict = meter.verdict()
+    assert verdict is not None
+    held(verdict.limit == "data", verdict)
+    advice = verdict.lines()[-1]
+    assert "num_workers" in advice or f"{workers} workers" in advice
+    assert "--" not in advice
+
+
+@pytest.mark.parametrize("workers", [None, 0, 1, 64])
+def test_no_advice_on_a_loop_of_others_names_a_flag(workers: int | None) -> None:
+    for action in loop_actions(workers, cores=8).values():
+        assert "--" not in action.replace("dump --pid", "")
+
+
+def test_the_workers_of_a_dataloader_are_no_other_programs(model: nn.Module) -> None:
+    """Their CPU time is not seen: it must not be called the work of others."""
+    meter = Meter(model)
+    train_on(meter, model, DataLoader(Waiting(), batch_size=4, num_workers=1))
+    facts = meter.facts()
+    assert facts is not None and facts.own_cores is None
 
 
 def test_the_parts_of_its_steps_add_up(model: nn.Module) -> None:

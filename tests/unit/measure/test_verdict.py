@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stoker.measure.facts import Facts, RankFacts
 from stoker.measure.spans import PARTS
-from stoker.measure.verdict import AFTER_LOCK, RULES, Verdict, verdict_of
+from stoker.measure.verdict import AFTER_WAIT, RULES, Verdict, verdict_of
 from stoker.measure.verdict_text import ACTIONS, EVIDENCE, NAMES
 
 TRAINING = {"to_device": 0.001, "forward": 0.03, "backward": 0.06, "optimiser": 0.005}
@@ -68,10 +68,93 @@ def test_every_claim_of_a_rule_has_its_sentences() -> None:
         replace(rank(1, forward=0.1, exchange=0.13), slow_share=1.0),
         late_share=1.0,
         in_larger=0.9,
+        cores=2,
+        own_cores=0.5,
+        delay_s=0.05,
+        throttled_share=0.1,
+        stolen_share=0.1,
     )
     claims = [claim for _, rule in RULES if (claim := rule(several))]
     assert {claim.cause for claim in claims} <= NAMES.keys() & EVIDENCE.keys() & ACTIONS.keys()
     assert len(claims) == len(RULES)
+
+
+class TestCores:
+    """Something else has the cores that the run needs."""
+
+    training_s = sum(TRAINING.values())
+
+    def crowded(self, wait: float = 3.0, **more: object) -> Facts:
+        """A step that takes `wait` more, for which the training thread has no core."""
+        slow = {part: seconds * (1 + wait) for part, seconds in TRAINING.items()}
+        delay_s = wait * self.training_s
+        known = {"cores": 1, "own_cores": 1 / (1 + wait), "delay_s": delay_s, **more}
+        return facts(RankFacts(parts=slow, on_cpu=TRAINING), **known)
+
+    def test_other_programs(self) -> None:
+        verdict = verdict_on(self.crowded())
+        assert verdict.claim.cause == "cores.others"
+        assert verdict.without_s == pytest.approx(
+            self.training_s - AFTER_WAIT * 3 * self.training_s, rel=0.05
+        )
+        text = verdict.lines()[0]
+        assert "other programs" in text and "a core 75% of the time" in text
+        assert "0.25 of 1 core" in text
+
+    def test_threads_of_the_run_are_no_other_programs(self) -> None:
+        assert verdict_on(self.crowded(own_cores=1.0)).limit == "compute"
+
+    def test_a_quota(self) -> None:
+        verdict = verdict_on(self.crowded(throttled_share=0.74))
+        assert verdict.claim.cause == "cores.quota"
+        assert verdict.without_s == pytest.approx(self.training_s, rel=0.15)
+
+    def test_a_quota_that_is_counted_on_several_cores(self) -> None:
+        assert verdict_on(self.crowded(throttled_share=2.9)).claim.cause == "cores.quota"
+
+    def test_whichever_takes_more(self) -> None:
+        assert verdict_on(self.crowded(throttled_share=0.2)).claim.cause == "cores.others"
+
+    @pytest.mark.parametrize("counted", [True, False], ids=["in CPU time", "not in CPU time"])
+    def test_stolen_time(self, counted: bool) -> None:
+        slow = {part: 2 * seconds for part, seconds in TRAINING.items()}
+        stolen = RankFacts(parts=slow, on_cpu=slow if counted else TRAINING)
+        verdict = verdict_on(facts(stolen, cores=1, own_cores=1.0, delay_s=0.0, stolen_share=0.5))
+        assert verdict.claim.cause == "cores.stolen"
+        assert verdict.without_s == pytest.approx(self.training_s)
+
+    def test_threads_that_compute_together_wait_for_one_without_a_core(self) -> None:
+        slow = {part: 5 * seconds for part, seconds in TRAINING.items()}
+        known = {"cores": 2, "own_cores": 0.4, "delay_s": 2 * self.training_s, "computing": 2}
+        verdict = verdict_on(facts(RankFacts(parts=slow, on_cpu=TRAINING), **known))
+        assert verdict.claim.cause == "cores.others"
+        assert verdict.without_s == pytest.approx(self.training_s, rel=0.15)
+
+    def test_loading_threads_wait_for_a_core_too(self) -> None:
+        crowded = self.crowded()
+        (one,) = crowded.ranks
+        work = {"read": 0.01, "decode": 0.6, "cpu": 0.11, "read_cpu": 0.01}
+        waits = replace(one, parts={**one.parts, "decode": 0.2}, work=work)
+        verdict = verdict_on(replace(crowded, ranks=(waits,)))
+        assert verdict.claim.cause == "cores.others"
+
+    def test_slow_decoding_beside_a_small_neighbour_is_slow_decoding(self) -> None:
+        crowded = self.crowded(wait=0.1)
+        (one,) = crowded.ranks
+        work = {"read": 0.01, "decode": 0.6, "cpu": 0.02, "read_cpu": 0.01}
+        waits = replace(one, parts={**one.parts, "decode": 0.5}, work=work)
+        assert verdict_on(replace(crowded, ranks=(waits,))).limit == "decode"
+
+    def test_unknown_loading_is_not_made_quicker(self) -> None:
+        (one,) = self.crowded().ranks
+        waits = replace(one, parts={**one.parts, "data": 1.0})
+        verdict = verdict_on(replace(self.crowded(), ranks=(waits,)))
+        assert verdict.limit == "data"
+
+    @pytest.mark.parametrize("unknown", ["cores", "own_cores", "delay_s"])
+    def test_what_was_not_measured_is_no_claim(self, unknown: str) -> None:
+        crowded = replace(self.crowded(), **{unknown: 0 if unknown == "cores" else None})
+        assert verdict_on(crowded).limit == "compute"
 
 
 class TestLoading:
@@ -112,7 +195,7 @@ class TestHost:
         assert verdict.claim.details["thread"] == "spin"
         assert verdict.claim.details["thread_cores"] == 0.97
         waited = 0.3 - TRAINING["forward"]
-        left = sum(TRAINING.values()) - AFTER_LOCK * waited
+        left = sum(TRAINING.values()) - AFTER_WAIT * waited
         assert verdict.without_s == pytest.approx(left)
 
     def test_a_core_that_was_not_free_is_not_the_lock_s_fault(self) -> None:

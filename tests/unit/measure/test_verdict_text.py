@@ -29,6 +29,9 @@ EVERYTHING: dict[str, float | str] = {
     "model_s": 0.169,
     "loading_s": 0.1,
     "wait_s": 0.003,
+    "core_wait_share": 0.73,
+    "own_cores": 0.47,
+    "cores": 2,
 }
 OPTIONAL: dict[str, float | str] = {
     "thread": "hog",
@@ -44,7 +47,8 @@ OPTIONAL: dict[str, float | str] = {
 def test_every_sentence_golden() -> None:
     texts = []
     for cause in EVIDENCE:
-        claim = Claim(cause, 0.0524, 0.0715, EVERYTHING)
+        numbers = EVERYTHING | (OPTIONAL if cause.startswith("cores.") else {})
+        claim = Claim(cause, 0.0524, 0.0715, numbers)
         texts += [f"[{cause}]", *Verdict(0.124, claim).lines()]
         if cause in MORE_EVIDENCE:
             claim = Claim(cause, 0.0524, None, EVERYTHING | OPTIONAL)

@@ -49,8 +49,7 @@ class StepLog:
             for (facts, _, lap), (*sums, norm) in zip(self._waiting, read, strict=True):
                 # JSON has no NaN and no infinity.
                 finite_norm = norm if math.isfinite(norm) else None
-                times = {"parts": lap.parts(), "on_cpu": lap.on_cpu()}
-                self.events.write("step", sums=sums, norm=finite_norm, **facts, **times)
+                self.events.write("step", sums=sums, norm=finite_norm, **facts, **lap.times())
                 self._watch(facts["step"], sums[0] / max(facts["images"], 1))
             self._waiting = []
         self._read_at = self._clock()

@@ -279,6 +279,7 @@ def facts_of_laps(
     start = {"kind": "attempt", "step": -WARM_UP, "environment": environment}
     gathered.add(0, {**start, "loading_threads": threads})
     for step, (lap, work) in enumerate(laps):
-        times = {"parts": lap.parts(), "on_cpu": lap.on_cpu(), "work": work}
-        gathered.add(0, {"kind": "step", "step": step, "batch": images, **times})
+        gathered.add(
+            0, {"kind": "step", "step": step, "batch": images, "work": work, **lap.times()}
+        )
     return gathered.facts()
