@@ -79,6 +79,10 @@ def test_training_gives_the_same_bits(
     assert results[0][name] == PINNED["bits"][name]
 
 
+ADDED = {"step": {"cores"}}
+"""Fields of events that came after the pins: a reader of older runs does without them."""
+
+
 def test_events_have_the_same_kinds_and_fields(
     results: tuple[dict[str, dict[str, str]], list[Event]],
 ) -> None:
@@ -88,6 +92,7 @@ def test_events_have_the_same_kinds_and_fields(
         now, then = actual[kind], pinned[kind]
         fields = {**now["always"], **now["sometimes"]}
         pinned_fields = {**then["always"], **then["sometimes"]}
+        fields = {name: types for name, types in fields.items() if name not in ADDED.get(kind, ())}
         assert fields.keys() == pinned_fields.keys(), kind
         assert then["always"].keys() <= now["always"].keys(), kind
         for name, types in fields.items():
