@@ -15,12 +15,12 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from stoker.data.description import CODECS
 from stoker.data.images.decode_any import Inspected, Pixels, Rejected, coarseness_of
 from stoker.data.images.jpeg import encode_jpeg
 from stoker.data.images.jpeg_rows import claims_table
 from stoker.recipe.recipe import check_values, key
 
-CODECS = ("jpeg", "original", "raw")
 JPEG_MAX_SIDE = 65500
 SMALL_SIDE = 128
 """JPEGs whose longer side is at most this keep their own bytes, whatever their quality."""
