@@ -138,6 +138,7 @@ class SplitIndex:
             raise Damaged(file, texts[0])
         self.shard, self.offset, self.length = index.shard, index.offset, index.length
         self.labels, self.widths, self.heights = index.label, index.width, index.height
+        self.hashes = index.hashes
         self._opened: OrderedDict[int, OpenShard] = OrderedDict()
         self._lock = threading.Lock()
 

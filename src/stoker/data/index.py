@@ -90,7 +90,7 @@ def hashes_of(table: pa.Table) -> memoryview:
     if column.null_count:
         raise ValueError("a row has no hash")
     begin, end = column.offset * HASH_BYTES, (column.offset + len(column)) * HASH_BYTES
-    return memoryview(column.buffers()[1] or b"")[begin:end]
+    return memoryview(column.buffers()[1] or b"").cast("B")[begin:end]
 
 
 def contradictions(index: Index, facts: dict[str, Any], classes: int, codec: str) -> list[str]:
