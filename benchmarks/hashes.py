@@ -5,7 +5,7 @@
 IMAGES is a folder or tar of photographs. They are packed as JPEG with the longer side at 500 px,
 as JPEG with their own bytes, and as raw pixels of 32 x 32. Loaders with and without the check take
 turns batch by batch in one process, for an epoch of 224-pixel (raw: 32-pixel) random crops from the
-page cache; a figure is of one batch by both. This is data loading alone: an epoch of training takes
+page cache; a figure is of one epoch by both. This is data loading alone: an epoch of training takes
 more CPU time, so that the share of it is smaller.
 """
 
@@ -34,8 +34,8 @@ SETS = {
 }
 
 
-def epoch(packed: Path, size: int, view: View) -> tuple[list[float], list[float]]:
-    """For each batch of an epoch, what the check adds: per cent, and microseconds an image."""
+def epoch(packed: Path, size: int, view: View) -> tuple[float, float]:
+    """What the check adds to an epoch: per cent of its CPU time, and microseconds an image."""
     split = Dataset(packed).split("train")
     order = Order(split.shard_sizes, "benchmark", seed=0)
     plan = [Batch(step, step * BATCH, BATCH, size) for step in range(len(split) // BATCH)]
@@ -45,21 +45,19 @@ def epoch(packed: Path, size: int, view: View) -> tuple[list[float], list[float]
         for check in (False, True)
     ]
     batches = [loader.batches(plan) for loader in loaders]
-    shares, added = [], []
+    seconds = [0.0, 0.0]
     for step in range(len(plan)):
-        seconds = [0.0, 0.0]
         for number in (0, 1) if step % 2 else (1, 0):
             began = time.process_time()
             next(batches[number])
-            seconds[number] = time.process_time() - began
-        shares.append(100 * (seconds[1] / seconds[0] - 1))
-        added.append(1e6 * (seconds[1] - seconds[0]) / BATCH)
+            seconds[number] += time.process_time() - began
     for loader in loaders:
         loader.close()
-    return shares, added
+    plain, checked = seconds
+    return 100 * (checked / plain - 1), 1e6 * (checked - plain) / (len(plan) * BATCH)
 
 
-def quartile_text(values: list[float]) -> str:
+def quartile_text(values: tuple[float, ...]) -> str:
     lower, middle, upper = quartiles(values, 1).values()
     return f"{middle} (quartiles {lower} to {upper})"
 
@@ -78,12 +76,10 @@ def main() -> None:
             packed = pack(folder, root / codec, storage=storage, val_share=0)
             epoch(packed, size, view)  # fills the page cache
             rounds = [epoch(packed, size, view) for _ in range(flags.rounds)]
-            shares, added = (
-                [v for column in kind for v in column] for kind in zip(*rounds, strict=True)
-            )
+            shares, added = zip(*rounds, strict=True)
             print(
                 f"{codec}: {quartile_text(shares)} % of the loader's CPU time, "
-                f"{quartile_text(added)} microseconds an image, {len(shares):,} batches",
+                f"{quartile_text(added)} microseconds an image, {len(shares)} epochs",
                 flush=True,
             )
 
