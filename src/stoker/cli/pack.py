@@ -75,6 +75,6 @@ def pack_and_show(
     ):
         reach("pack")
         pack(source, target, storage=storage, progress=progress, **options)
-    lines = summary_lines(Dataset(target))
+    lines = summary_lines(Dataset(target), progress.shrunk, progress.largest)
     say(f"packed already: {lines[0]}" if was_packed else "\n".join(lines))
     return target

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -22,24 +21,26 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stoker.commit import sha256_file
-from stoker.data.columns import numbers
+from stoker.data.description import description_trouble
+from stoker.data.index import contradictions, read_index
 from stoker.data.seal import FORMAT, seal_holds
 from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.faults import reach
-from stoker.text import one_line
+from stoker.text import one_line, shown
 
-SHARD_NAME = re.compile(r"\d{5,}\.tar")
 SHARDS_OPEN = 400
 """Below the usual limit of 1024 open files, and more than the readers of a loader need."""
 CHANGED = "it was changed after packing: remove the set, then pack again with 'stoker pack'"
 
 
-def damaged(path: Path, cause: object) -> StokerError:
-    """The error for a file of a set that cannot be used."""
-    return StokerError(
-        f"{path} is damaged ({one_line(str(cause)) or 'unreadable'}): remove the set, then pack "
-        "again with 'stoker pack'"
-    )
+class Damaged(StokerError):
+    """A file of a set that cannot be used, and why."""
+
+    def __init__(self, path: Path, cause: object) -> None:
+        self.cause = shown(one_line(str(cause))) or "unreadable"
+        super().__init__(
+            f"{path} is damaged ({self.cause}): remove the set, then pack again with 'stoker pack'"
+        )
 
 
 class OpenShard:
@@ -73,15 +74,17 @@ class Dataset:
                 f"{self.path} is not a packed set (it has no dataset.json): pack it with "
                 f"'stoker pack {self.path}'"
             ) from error
-        except ValueError as error:
-            raise damaged(file, error) from error
+        except (ValueError, RecursionError) as error:
+            raise Damaged(file, error) from error
         if not isinstance(self.description, dict):
-            raise damaged(file, "it is not a JSON object")
+            raise Damaged(file, "it is not a JSON object")
         number = self.description.get("format")
         if not is_readable(self.path, number, FORMAT):
-            raise damaged(file, f"its format is {number!r}")
+            raise Damaged(file, f"its format is {number!r}")
         if not seal_holds(self.description):
-            raise damaged(file, "its content does not match its digest")
+            raise Damaged(file, "its content does not match its digest")
+        if trouble := description_trouble(self.description):
+            raise Damaged(file, trouble)
 
     @staticmethod
     def is_packed(path: str | os.PathLike[str]) -> bool:
@@ -112,38 +115,30 @@ class Dataset:
         if name not in self.description["splits"]:
             known = ", ".join(self.description["splits"])
             raise BadRequest(f"{self.path} has no split called '{name}': it has {known}")
-        return SplitIndex(self.path / name, self.description["splits"][name], self.codec)
+        return SplitIndex(
+            self.path / name, self.description["splits"][name], self.codec, len(self.classes)
+        )
 
 
 class SplitIndex:
     """The samples of one split, by number."""
 
-    def __init__(self, folder: Path, description: dict[str, Any], codec: str) -> None:
+    def __init__(self, folder: Path, description: dict[str, Any], codec: str, classes: int) -> None:
         self.folder, self.codec = folder, codec
         self.shards: list[dict[str, Any]] = description["shards"]
-        for shard in self.shards:
-            # A name in a description must not lead out of the folder of the set.
-            if not SHARD_NAME.fullmatch(str(shard["name"])):
-                text = f"{shard['name']!r} is not the name of a shard"
-                raise damaged(folder.parent / "dataset.json", text)
         self.shard_sizes = np.array([shard["images"] for shard in self.shards], dtype=np.int64)
-        names = ["shard", "offset", "length", "label", "width", "height"]
+        file = folder / "index.parquet"
         try:
-            # Not read_table: its support for folders of files costs each loader 13 MB.
-            with pq.ParquetFile(folder / "index.parquet") as file:
-                table = file.read(columns=names)
-            columns = {name: numbers(table, name) for name in table.column_names}
-        except (OSError, pa.ArrowException) as error:
-            raise damaged(folder / "index.parquet", error) from error
-        if sha256_file(folder / "index.parquet") != description["index_sha256"]:
-            raise damaged(folder / "index.parquet", "its hash is not the one in dataset.json")
-        if table.column_names != names:
-            raise damaged(folder / "index.parquet", "it does not have the columns of an index")
-        self.shard, self.offset, self.length = (columns[name] for name in names[:3])
-        self.labels = columns["label"].astype(np.int64)
-        self.widths, self.heights = columns["width"], columns["height"]
-        if len(self.labels) != self.shard_sizes.sum():
-            raise damaged(folder / "index.parquet", "its rows are not those of dataset.json")
+            index = read_index(file)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise Damaged(file, error) from error
+        if sha256_file(file) != description["index_sha256"]:
+            raise Damaged(file, "its hash is not the one in dataset.json")
+        if texts := contradictions(index, description, classes, codec):
+            raise Damaged(file, texts[0])
+        self.shard, self.offset, self.length = index.shard, index.offset, index.length
+        self.labels, self.widths, self.heights = index.label, index.width, index.height
+        self.hashes = index.hashes
         self._opened: OrderedDict[int, OpenShard] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -8,7 +8,6 @@ and where an index is damaged no image is named from it.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -23,17 +22,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.commit import json_bytes
-from stoker.data.columns import numbers
-from stoker.data.dataset import SHARD_NAME, Dataset
+from stoker.data.dataset import Damaged, Dataset
 from stoker.data.image_hashes import ByteCounter, HashedFile, Progress, Rows, hash_file
-from stoker.data.seal import CACHES, NEAR_SHA256, REJECTED_SHA256, is_sealed, seal_holds
+from stoker.data.index import Index, contradictions, read_index
+from stoker.data.seal import CACHES, NEAR_SHA256, REJECTED_SHA256, is_sealed
 from stoker.host.limits import usable_cores
-from stoker.text import one_line
+from stoker.text import one_line, shown
 
 MOST_NAMED = 10
 """Images of one shard that are named one by one."""
-COLUMNS = ["shard", "offset", "length", "hash"]
-SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,11 @@ def verify(
     where the folder is not a packed set."""
     start = time.monotonic()
     root, report = Path(path), VerifyReport()
-    description = read_description(root)
-    if description is None:
-        report.problems.append(Problem("dataset.json", "damaged; nothing else can be checked"))
+    try:
+        description = read_description(root)
+    except Damaged as error:
+        text = f"damaged ({error.cause}); nothing else can be checked"
+        report.problems.append(Problem("dataset.json", text))
     else:
         if not is_sealed(description):
             names = "dataset.json and rejected.parquet"
@@ -89,37 +88,13 @@ def verify(
     return report
 
 
-def read_description(root: Path) -> dict[str, Any] | None:
-    """The description, or None where it is damaged. Raises BadRequest where there is none."""
-    try:
-        data = (root / "dataset.json").read_bytes()
-        content = json.loads(data.decode())
-        # The seal covers the values, not how they are written: 1e-5 and 1E-5 are the same value.
-        if not isinstance(content, dict) or not seal_holds(content) or json_bytes(content) != data:
-            return None
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except (ValueError, RecursionError):
-        return None
+def read_description(root: Path) -> dict[str, Any]:
+    """The description of a set. Raises BadRequest where there is none, Damaged where it is."""
     description = Dataset(root).description
-    try:
-        valid = all(is_valid(split, facts) for split, facts in description["splits"].items())
-    except (KeyError, TypeError, AttributeError):
-        return None
-    return description if valid else None
-
-
-def is_valid(split: str, facts: dict[str, Any]) -> bool:
-    """Whether the description of a split is complete, and its names stay within the set."""
-    counts = [shard[name] for shard in facts["shards"] for name in ("images", "bytes")]
-    hashes = [facts["index_sha256"], *(shard["sha256"] for shard in facts["shards"])]
-    return (
-        split in SPLITS
-        and all(isinstance(count, int) and count >= 0 for count in counts)
-        and facts["images"] == sum(shard["images"] for shard in facts["shards"])
-        and all(isinstance(digest, str) for digest in hashes)
-        and all(SHARD_NAME.fullmatch(shard["name"]) for shard in facts["shards"])
-    )
+    # The seal covers the values, not how they are written: 1e-5 and 1E-5 are the same value.
+    if json_bytes(description) != (root / "dataset.json").read_bytes():
+        raise Damaged(root / "dataset.json", "it is not written as packing writes it")
+    return description
 
 
 def check_files(
@@ -138,8 +113,8 @@ def check_files(
     intact = {table.name for table in tables if check_table(root, table, counter, report)}
     shards = []
     for split, facts in splits:
-        name = f"{split}/index.parquet"
-        index = read_index(root, name, facts, report) if name in intact else None
+        intact_index = f"{split}/index.parquet" in intact
+        index = checked_rows(root, split, description, report) if intact_index else None
         for number, shard in enumerate(facts["shards"]):
             rows = partial(index.rows, number) if index is not None else None
             shards.append(File(f"{split}/{shard['name']}", shard["sha256"], shard["bytes"], rows))
@@ -185,55 +160,35 @@ def check_table(root: Path, table: File, counter: ByteCounter, report: VerifyRep
 class ShardRows:
     """The images of a split, by shard; 40 bytes of memory an image."""
 
-    def __init__(self, table: pa.Table, sizes: list[int]) -> None:
-        whole = table.combine_chunks()
-        self.shard, self.offset, self.length = (
-            numbers(whole, name).astype(np.int64) for name in COLUMNS[:3]
-        )
-        self._hash = whole.column("hash")
+    def __init__(self, index: Index, sizes: list[int]) -> None:
+        self._index = index
         self._edges = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
 
     def rows(self, number: int) -> Rows:
         first, end = self._edges[number], self._edges[number + 1]
         return Rows(
             first,
-            self.offset[first:end].tolist(),
-            self.length[first:end].tolist(),
-            self._hash.slice(first, end - first).to_pylist(),
+            self._index.offset[first:end].tolist(),
+            self._index.length[first:end].tolist(),
+            [bytes(self._index.hash_of(row) or b"") for row in range(first, end)],
         )
 
-    def contradiction(self, facts: dict[str, Any]) -> str | None:
-        """What contradicts the description of the split; None where nothing does."""
-        sizes = [shard["images"] for shard in facts["shards"]]
-        fits = sum(sizes) == len(self.shard)
-        if not fits or not np.array_equal(self.shard, np.repeat(np.arange(len(sizes)), sizes)):
-            return "its rows are not the images of the shards in order"
-        limits = np.array([shard["bytes"] for shard in facts["shards"]], dtype=np.int64)
-        ends = self.offset + self.length
-        outside = (self.offset < 0) | (self.length < 0) | (ends > limits[self.shard])
-        # Images do not overlap.
-        outside[1:] |= (self.shard[1:] == self.shard[:-1]) & (self.offset[1:] < ends[:-1])
-        if not outside.any():
-            return None
-        row, others = int(np.flatnonzero(outside)[0]), int(outside.sum()) - 1
-        more = f", and so do {others:,} more" if others else ""
-        return f"row {row} points outside its shard or into another image{more}"
 
-
-def read_index(
-    root: Path, name: str, facts: dict[str, Any], report: VerifyReport
+def checked_rows(
+    root: Path, split: str, description: dict[str, Any], report: VerifyReport
 ) -> ShardRows | None:
-    """The index of a split; None, and a problem in the report, where it cannot be used."""
+    """The images of a split; None, and problems in the report, where its index cannot be used."""
+    name, facts = f"{split}/index.parquet", description["splits"][split]
     try:
-        table = pq.read_table(root / name, columns=COLUMNS)
-        index = ShardRows(table, [shard["images"] for shard in facts["shards"]])
-        text = index.contradiction(facts)
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        text = f"cannot be read as an index: {one_line(str(error))}"
-    if text is None:
-        return index
-    report.problems.append(Problem(name, text))
-    return None
+        index = read_index(root / name)
+        codec = description["storage"]["codec"]
+        texts = contradictions(index, facts, len(description["classes"]), codec)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        texts = [f"cannot be read as an index: {shown(one_line(str(error)))}"]
+    report.problems += [Problem(name, text) for text in texts]
+    if texts or index.hashes is None:
+        return None
+    return ShardRows(index, [shard["images"] for shard in facts["shards"]])
 
 
 def shard_problems(

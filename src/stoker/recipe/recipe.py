@@ -158,7 +158,7 @@ class Recipe:
     )
     on_damage: str = key(
         "stop",
-        "when a stored image no longer decodes: stop, or substitute up to one image in 1000",
+        "when a stored image is damaged: stop, or substitute up to one image in 1000",
         choices=("stop", "substitute"),
         rare=True,
     )

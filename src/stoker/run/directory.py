@@ -29,7 +29,7 @@ from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.recipe.changes import Change, changes, require_consent
 from stoker.recipe.recipe import Recipe
 from stoker.run.events import Event, is_event
-from stoker.text import plural
+from stoker.text import plural, shown
 
 FORMAT = 1
 """Format number of a run directory. A run.json without one has format 1."""
@@ -46,10 +46,11 @@ class DatasetIdentity(Protocol):
 
 def class_difference(before: list[str], now: list[str]) -> str:
     """The end of an error message: which classes were removed and added. Empty where none were."""
-    removed = [name for name in before if name not in now]
-    added = [name for name in now if name not in before]
+    names_before, names_now = set(before), set(now)
+    removed = [name for name in before if name not in names_now]
+    added = [name for name in now if name not in names_before]
     parts = [
-        f"{change}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+        f"{change}: {', '.join(map(shown, names[:5]))}{' ...' if len(names) > 5 else ''}"
         for change, names in (("removed", removed), ("added", added))
         if names
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from stoker.data.dataset import Dataset
@@ -15,16 +16,34 @@ class PackProgress:
 
     def __init__(self) -> None:
         self._bar, self._rejected = progress(), 0
+        self.shrunk, self.largest = 0, (0, 0)
+        """Images stored smaller than their sources, and the largest of these sources."""
         self.close = self._bar.close
 
     def __call__(self, report: ShardReport, done: int, total: int) -> None:
         self._rejected += report.rejected
+        self.shrunk += report.shrunk
+        self.largest = max(self.largest, report.largest, key=math.prod)
         of_total = f" of {total:,}" if total else ""
         self._bar.update(done, total, f"{done:,}{of_total} images, {self._rejected:,} rejected")
 
 
-def summary_lines(dataset: Dataset) -> list[str]:
-    """The summary: images, sizes, class balance, then everything that needs attention."""
+def shrunk_line(dataset: Dataset, shrunk: int, largest: tuple[int, int]) -> str:
+    """How images were shrunk: to which size, and from which."""
+    storage = dataset.description["storage"]
+    name = "min_side" if storage["min_side"] else "max_side"
+    side = "shorter" if name == "min_side" else "longer"
+    return (
+        f"  shrunk    {plural(shrunk, 'image')}: stored at {storage[name]} px on the {side} side, "
+        f"sources up to {largest[0]}x{largest[1]} (--{name.replace('_', '-')})"
+    )
+
+
+def summary_lines(
+    dataset: Dataset, shrunk: int = 0, largest: tuple[int, int] = (0, 0)
+) -> list[str]:
+    """The summary: images, sizes, class balance, then everything that needs attention. `shrunk`
+    images are smaller than their sources, of which the largest has this width and height."""
     report: dict[str, Any] = dataset.description["report"]
     counts = ", ".join(f"{split} {count:,}" for split, count in report["images"].items())
     shards = sum(len(split["shards"]) for split in dataset.description["splits"].values())
@@ -36,6 +55,8 @@ def summary_lines(dataset: Dataset) -> list[str]:
         f"  sizes     {small} smallest, {median} median, {large} largest",
         f"  balance   {balance_text(report['balance'])}",
     ]
+    if shrunk:
+        lines.insert(2, shrunk_line(dataset, shrunk, largest))
     if dataset.description["held_out"]:
         lines.append(
             f"  held out  {dataset.description['held_out']:.0%} of each class as val, "

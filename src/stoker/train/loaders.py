@@ -18,6 +18,7 @@ from stoker.data.loading.loader import Loader, LoaderOptions
 from stoker.data.loading.memory import LoaderMemory, fit_prefetch, total_bytes
 from stoker.data.loading.order import InOrder, Order, lanes_for
 from stoker.data.loading.small_images import CACHE_BYTES
+from stoker.data.loading.stored_size import enlarged_note
 from stoker.errors import BadRequest
 from stoker.host.limits import allowed_memory, usable_cores, usable_memory
 from stoker.recipe.recipe import Recipe
@@ -71,7 +72,18 @@ def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
     model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
     evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None
     fit = fit_loading(recipe, timeline, split, evaluated, ranks)
+    fit.notes.extend(size_notes(dataset, timeline, split, evaluated))
     return Prepared(dataset, recipe, split, evaluated, timeline, model, normalise, fit)
+
+
+def size_notes(
+    dataset: Dataset, timeline: Timeline, split: SplitIndex, evaluated: SplitIndex | None
+) -> list[str]:
+    """A note where images are stored smaller than the model's input: train's, else evaluation's."""
+    image_size = max(stretch.image_size for stretch in timeline.stretches)
+    splits = [split, evaluated] if evaluated else [split]
+    notes = (enlarged_note(one, dataset.description["storage"], image_size) for one in splits)
+    return [note for note in notes if note][:1]
 
 
 def fit_loading(

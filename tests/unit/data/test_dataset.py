@@ -20,12 +20,12 @@ import pytest
 
 from golden import check_golden
 from samples import image_folder
-from stoker.commit import sha256_file
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
 from stoker.data.seal import sealed
 from stoker.errors import BadRequest, StokerError
+from wrong_sets import TOO_FEW_CLASSES, WRONG_DESCRIPTIONS, WRONG_INDEXES, value, with_index
 
 
 @pytest.fixture(scope="module")
@@ -232,26 +232,54 @@ class TestRefusing:
             Dataset(damaged).split("train")
 
 
-def with_index(folder: Path, table: pa.Table) -> None:
-    """Replace an index, with its hash in the description."""
-    pq.write_table(table, folder / "train" / "index.parquet")
-    splits = Dataset(folder).description["splits"]
-    splits["train"]["index_sha256"] = sha256_file(folder / "train" / "index.parquet")
-    describe(folder, splits=splits)
-
-
 def read_all(folder: Path) -> None:
     split = Dataset(folder).split("train")
     for sample in range(len(split)):
         split.bytes_of(sample)
 
 
-def outside_shard(folder: Path) -> None:
-    """Let the last row point past the end of its shard."""
-    columns = pq.read_table(folder / "train" / "index.parquet").to_pydict()
-    columns["offset"][-1] += 1 << 20
-    schema = pq.read_schema(folder / "train" / "index.parquet")
-    with_index(folder, pa.Table.from_pydict(columns, schema=schema))
+class TestRefusingWhatContradictsItself:
+    """Every hash is right: a program with a fault wrote it, or somebody on purpose."""
+
+    @pytest.mark.parametrize("name", WRONG_INDEXES)
+    def test_an_index(self, damaged: Path, name: str) -> None:
+        WRONG_INDEXES[name](damaged)
+        with pytest.raises(StokerError, match=r"train/index\.parquet is damaged \(.+stoker pack"):
+            Dataset(damaged).split("train")
+
+    @pytest.mark.parametrize("name", WRONG_DESCRIPTIONS)
+    def test_a_description(self, damaged: Path, name: str) -> None:
+        WRONG_DESCRIPTIONS[name](damaged)
+        with pytest.raises(StokerError, match=r"dataset\.json is damaged \(.+stoker pack") as error:
+            Dataset(damaged)
+        assert str(error.value).isprintable()
+
+    def test_labels_of_classes_that_are_missing(self, damaged: Path) -> None:
+        TOO_FEW_CLASSES(damaged)
+        with pytest.raises(StokerError, match="label 2, and the set has 2 classes"):
+            Dataset(damaged).split("train")
+
+    @pytest.mark.parametrize("width", [1, 47, 49, 300])
+    def test_pixels_without_their_bytes(
+        self, sets: dict[str, Path], tmp_path: Path, width: int
+    ) -> None:
+        root = shutil.copytree(sets["raw"], tmp_path / "raw")
+        value("width", width)(root)
+        with pytest.raises(StokerError, match=rf"row 3 has 5888 bytes for {width} x 40 pixels"):
+            Dataset(root).split("train")
+
+    def test_the_index_for_evaluation_too(self, damaged: Path) -> None:
+        table = pq.read_table(damaged / "val" / "index.parquet")
+        labels = pa.array([7] * len(table), pa.int32())
+        place = table.column_names.index("label")
+        with_index(damaged, table.set_column(place, "label", labels), "val")
+        with pytest.raises(StokerError, match=r"val/index\.parquet.*label 7"):
+            Dataset(damaged).split("val")
+
+
+def test_an_index_without_hashes_opens(damaged: Path) -> None:
+    with_index(damaged, pq.read_table(damaged / "train" / "index.parquet").drop_columns(["hash"]))
+    assert len(Dataset(damaged).split("train")) == 30
 
 
 REFUSALS: dict[str, Callable[[Path], object]] = {
@@ -271,7 +299,13 @@ REFUSALS: dict[str, Callable[[Path], object]] = {
     "other rows": lambda root: with_index(root, pq.read_table(root / "val" / "index.parquet")),
     "no shard": lambda root: (root / "train" / "00000.tar").unlink(),
     "a cut shard": lambda root: os.truncate(root / "train" / "00000.tar", 600),
-    "a row outside": outside_shard,
+    "a row outside": WRONG_INDEXES["an offset behind the shard"],
+    "a label outside": WRONG_INDEXES["a label far out"],
+    "no pixels": WRONG_INDEXES["no width"],
+    "rows in disorder": WRONG_INDEXES["another shard"],
+    "columns in disorder": WRONG_INDEXES["columns in another order"],
+    "another type": WRONG_INDEXES["labels as text"],
+    **{name: WRONG_DESCRIPTIONS[name] for name in sorted(WRONG_DESCRIPTIONS)},
 }
 
 

@@ -26,6 +26,7 @@ from stoker.data.packing.shard import Storage
 from stoker.data.seal import SOURCE_CACHE, WALK_CACHE, digest_of, is_sealed, seal_holds, sealed
 from stoker.data.verify import MOST_NAMED, read_description, verify
 from stoker.errors import BadRequest, StokerError
+from wrong_sets import TOO_FEW_CLASSES, WRONG_DESCRIPTIONS, WRONG_INDEXES
 
 FLIPS = 200
 OUTSIDE = "damaged outside the images"
@@ -122,13 +123,14 @@ def test_every_single_bit_of_the_description_counts(damaged: Path) -> None:
     small["splits"] = {"val": small["splits"]["val"]}
     written = json_bytes(sealed({k: v for k, v in small.items() if k != "digest"}))
     path.write_bytes(written)
-    assert read_description(damaged) is not None
+    assert read_description(damaged) == json.loads(written)
     for place in range(len(written)):
         for bit in range(8):
             changed = bytearray(written)
             changed[place] ^= 1 << bit
             path.write_bytes(changed)
-            assert read_description(damaged) is None, (place, bit)
+            with pytest.raises(StokerError):
+                read_description(damaged)
 
 
 def test_blocks_of_any_size_see_the_same(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,6 +265,31 @@ class TestIndexes:
     def test_a_row_too_few(self, damaged: Path) -> None:
         rewritten(damaged, lambda columns: [column.pop() for column in columns.values()])
         assert len(problems_of(damaged)) == 1
+
+
+class TestContradictions:
+    @pytest.mark.parametrize("name", WRONG_INDEXES)
+    def test_an_index(self, damaged: Path, name: str) -> None:
+        WRONG_INDEXES[name](damaged)
+        (problem,) = {problem.file for problem in verify(damaged).problems}
+        assert problem == "train/index.parquet"
+
+    @pytest.mark.parametrize("name", WRONG_DESCRIPTIONS)
+    def test_a_description(self, damaged: Path, name: str) -> None:
+        WRONG_DESCRIPTIONS[name](damaged)
+        (line,) = problems_of(damaged)
+        assert line.startswith("dataset.json: damaged (")
+
+    def test_each_kind_has_a_line(self, damaged: Path) -> None:
+        for name in ("a negative label", "no width", "a negative offset"):
+            WRONG_INDEXES[name](damaged)
+        assert len(problems_of(damaged)) == 3
+
+    def test_labels_of_classes_that_are_missing(self, damaged: Path) -> None:
+        TOO_FEW_CLASSES(damaged)
+        train, val = problems_of(damaged)
+        assert train.startswith("train/index.parquet: row ")
+        assert val.startswith("val/index.parquet: row ")
 
 
 class TestOtherFiles:
@@ -416,6 +443,10 @@ SENTENCES: dict[str, tuple[str, Callable[[Path], object]]] = {
         "",
         lambda root: rewritten(root, lambda columns: columns["offset"].__setitem__(3, -1)),
     ),
+    "a label": ("", WRONG_INDEXES["a label far out"]),
+    "pixels": ("", WRONG_INDEXES["no width"]),
+    "a column": ("", WRONG_INDEXES["no column"]),
+    "a class": ("", WRONG_DESCRIPTIONS["a class twice"]),
     "the description": ("dataset.json", cut),
     "another shard": ("train/00099.tar", lambda path: path.touch()),
     "other files": ("", lambda root: [(root / name).touch() for name in ("README", "notes")]),

@@ -148,7 +148,30 @@ class TestRecipeStart:
         (list("abcdefg"), ["a"], "; this set has 1 class (removed: b, c, d, e, f ...)"),
         (list("abcdef"), ["a"], "; this set has 1 class (removed: b, c, d, e, f)"),
         ([], ["a"], "; this set has 1 class (added: a)"),
+        (["a"], ["\x1b[31ma"], r"; this set has 1 class (removed: a; added: \x1b[31ma)"),
     ],
 )
 def test_removed_and_added_classes_are_named(before: list[str], now: list[str], text: str) -> None:
     assert class_difference(before, now) == text
+
+
+class CountedName(str):
+    """A class name that allows a limited number of comparisons."""
+
+    __slots__ = ()
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).comparisons += 1
+        assert self.comparisons <= 1_000_000, "names are compared each with each"
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_many_classes_are_not_compared_each_with_each() -> None:
+    before = [CountedName(f"class {number}") for number in range(100_000)]
+    now = [CountedName(f"class {number}") for number in range(50_000, 150_000)]
+    text = class_difference(before, now)
+    assert "100,000 classes (removed: class 0, " in text
+    assert "added: class 100000, " in text

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from golden import check_golden
+from packing import as_tar, files_below
 from samples import image_folder, picture
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
-from stoker.show.pack import summary_lines
+from stoker.data.packing.shard import Files, ShardTask, write_shard
+from stoker.show.pack import PackProgress, summary_lines
 
 
 def summary(folder: Path, out: Path, **options: object) -> str:
-    packed = pack(folder, out, workers=1, **options)  # type: ignore[arg-type]
-    return "\n".join(summary_lines(Dataset(packed)))
+    with closing(PackProgress()) as progress:
+        packed = pack(folder, out, workers=1, progress=progress, **options)  # type: ignore[arg-type]
+    return "\n".join(summary_lines(Dataset(packed), progress.shrunk, progress.largest))
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +66,57 @@ def test_images_classes_bytes_and_shards_come_first(messy: str) -> None:
     first = messy.splitlines()[0]
     assert ": 58 images (train 52, val 6) in 3 classes, " in first
     assert first.endswith("in 4 shards (jpeg)")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six images of 160 x 120 pixels and one of 200 x 150, and two that are small."""
+    folder = image_folder(tmp_path_factory.mktemp("large"), classes=2, images=3, size=(160, 120))
+    picture(0, 900, (200, 150)).save(folder / "class0" / "large.png")
+    for number in (0, 1):
+        picture(0, number, (40, 30)).save(folder / "class1" / f"small{number}.jpg")
+    return folder
+
+
+SHRUNK = {
+    "longer side": Storage(max_side=100),
+    "raw": Storage("raw", max_side=100),
+    "shorter side": Storage(min_side=60),
+    "kept": Storage(max_side=0),
+    "original": Storage("original", max_side=100),
+}
+
+
+def as_archive(folder: Path, out: Path) -> Path:
+    out.write_bytes(as_tar(files_below(folder)))
+    return out
+
+
+def test_shrinking_is_stated_golden(large: Path, tmp_path: Path) -> None:
+    lines = []
+    for name, storage in SHRUNK.items():
+        text = summary(large, tmp_path / name, storage=storage, shard_images=3)
+        stream = as_archive(large, tmp_path / f"{name}.tar")
+        archived = summary(stream, tmp_path / f"{name}-archive", storage=storage, shard_images=3)
+        shrunk = [line for line in text.splitlines() if line.startswith("  shrunk ")]
+        assert shrunk == [line for line in archived.splitlines() if line.startswith("  shrunk ")]
+        lines.append(f"{name}:{''.join(shrunk)}")
+    check_golden("show_shrunk", lines)
+
+
+def test_shrinking_is_stated_after_a_kill_too(large: Path, tmp_path: Path) -> None:
+    """Shards that an earlier process has finished count as well."""
+    storage = Storage(max_side=100)
+    whole = summary(large, tmp_path / "out", storage=storage, shard_images=3)
+    assert "7 images" in line_with("shrunk", whole)
+    job = tmp_path / "job"
+    paths = sorted(path.relative_to(large).as_posix() for path in large.rglob("*.*"))
+    task = ShardTask(
+        str(job), "train", 0, 0, Files(str(large), tuple(paths)), (0,) * len(paths), storage
+    )
+    reports = [write_shard(task), write_shard(task)]
+    assert reports[0] == reports[1]
+    assert (reports[1].shrunk, reports[1].largest) == (7, (200, 150))
 
 
 def test_sizes(messy: str) -> None:

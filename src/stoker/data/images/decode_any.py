@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from stoker.data.images.png_check import png_trouble, too_many_chunks
+from stoker.data.index import MAX_PIXELS
 from stoker.text import shown
 
 Pixels = NDArray[np.uint8]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """Formats that Pillow may open; MPO files of phones open as JPEG."""
-MAX_PIXELS = 100_000_000
 MAX_BYTES = 256 << 20
 MAX_SCANS, MAX_SCANNED = 1000, 10_000_000_000
 """Scans of a JPEG, and pixels times scans: a small file with many scans can take hours."""

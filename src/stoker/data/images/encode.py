@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,13 +16,16 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from stoker.data.description import CODECS
 from stoker.data.images.decode_any import Inspected, Pixels, Rejected, coarseness_of
 from stoker.data.images.jpeg import encode_jpeg
+from stoker.data.images.jpeg_metadata import without_metadata
 from stoker.data.images.jpeg_rows import claims_table
 from stoker.recipe.recipe import check_values, key
 
-CODECS = ("jpeg", "original", "raw")
 JPEG_MAX_SIDE = 65500
+MOST_METADATA = 64 << 10
+"""Bytes that a JPEG may hold beside its picture: an EXIF segment with its preview fits."""
 SMALL_SIDE = 128
 """JPEGs whose longer side is at most this keep their own bytes, whatever their quality."""
 
@@ -75,10 +79,24 @@ def encode(data: bytes, image: Inspected, pixels: Pixels, storage: Storage) -> b
         np.lib.format.write_array(array, np.ascontiguousarray(pixels), version=(1, 0))
         return array.getvalue()
     if pixels is image.pixels and may_stay(image, storage) and not claims_table(data):
-        return data
+        own = own_bytes(data, pixels)
+        if own is not None:
+            return own
     if max(pixels.shape[:2]) > JPEG_MAX_SIDE:
         raise Rejected(f"longer than {JPEG_MAX_SIDE} pixels, the most a JPEG can hold")
     return encode_jpeg(pixels, storage.quality)
+
+
+def own_bytes(data: bytes, pixels: Pixels) -> bytes | None:
+    """A JPEG's own bytes, without its metadata where that is large; None where they are still many
+    more than the pixels."""
+    if len(data) > MOST_METADATA:
+        trimmed = without_metadata(data)
+        if trimmed is not None and len(data) - len(trimmed) > MOST_METADATA:
+            with suppress(ValueError):
+                if np.array_equal(simplejpeg.decode_jpeg(trimmed, colorspace="RGB"), pixels):
+                    data = trimmed
+    return data if len(data) <= pixels.nbytes + MOST_METADATA else None
 
 
 def may_stay(image: Inspected, storage: Storage) -> bool:

@@ -1,4 +1,4 @@
-"""A stored image that does not decode: stop and say where it is stored, or show another image.
+"""A stored image whose hash is wrong or that does not decode: stop and name it, or show another.
 
 Invariants: the recipe makes the choice, so all ranks do the same. The substitute depends on the
 sample and the epoch alone. A run stops when more than one image in a thousand is damaged.
@@ -41,7 +41,7 @@ class Damage:
     def _record(self, sample: int, error: Exception) -> None:
         if sample in self._samples:
             return
-        fact = f"sample {sample} no longer decodes: {self._split.origin_of(sample)}: {error}"
+        fact = f"sample {sample} is damaged: {self._split.origin_of(sample)}: {error}"
         if not self._substitute:
             raise StokerError(f"{fact}; {ACTION}") from error
         with self._lock:
@@ -50,7 +50,7 @@ class Damage:
                 self._messages.append(f"{fact}; another image is shown in its place")
             if len(self._samples) > MOST * len(self._split):
                 raise StokerError(
-                    f"{len(self._samples):,} of {len(self._split):,} images no longer decode, the "
+                    f"{len(self._samples):,} of {len(self._split):,} images are damaged, the "
                     f"latest: {fact}; {ACTION}"
                 ) from error
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from stoker.data.dataset import SplitIndex
 from stoker.data.loading.crops import Boxes, View, boxes
 from stoker.data.loading.damage import Damage
+from stoker.data.loading.hash_check import MISMATCH, HashCheck
 from stoker.data.loading.order import Arrangement
 from stoker.data.loading.render import RENDERERS, scratch
 from stoker.data.loading.small_images import CACHE_BYTES, SmallImages, suits
@@ -83,7 +84,9 @@ class LoaderOptions:
     cache_bytes: int = CACHE_BYTES
     """Memory for whole shards of small images; sets that need more are read image by image."""
     on_damage: str = "stop"
-    """`substitute` shows another image in place of one that does not decode."""
+    """`substitute` shows another image in place of a damaged one."""
+    check_hashes: bool = True
+    """Compare each image with its hash when it is first read."""
     report: Callable[[str], None] = lambda message: None
     """Called with a message for each damaged image that was replaced."""
     read: Callable[[int, bytearray], memoryview] | None = None
@@ -123,9 +126,10 @@ class Loader:
         self.rank, self.world, self.prefetch, self.options = rank, world, prefetch, options
         self._damage = Damage(split, options.on_damage == "substitute")
         self._render = RENDERERS[split.codec]
+        self._hashes = HashCheck(split, options.check_hashes)
         self._read = options.read or split.bytes_of
         fits = suits(split, getattr(order, "lanes", 1), options.cache_bytes)
-        self._small = SmallImages(split, options.cache_bytes) if fits else None
+        self._small = SmallImages(split, options.cache_bytes, self._hashes) if fits else None
         self._largest = split.largest[0]
         self._shape: tuple[int, ...] = ()
         self._free: list[Pixels] = []
@@ -203,7 +207,12 @@ class Loader:
         assert self._small is not None
         some = slice(start, stop)
         samples, images = loaded.samples[some], loaded.images[some]
-        return self._small.fill(samples, crops.edges[some], crops.flip[some], images), 0.0
+        read_s = self._small.fill(samples, crops.edges[some], crops.flip[some], images)
+        if self._hashes.damaged:
+            for number, sample in enumerate(samples.tolist(), start):
+                if sample in self._hashes.damaged:
+                    self._substitute(loaded, number, ValueError(MISMATCH))
+        return read_s, 0.0
 
     def _fill_each(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
         samples = loaded.samples[start:stop]
@@ -217,12 +226,13 @@ class Loader:
             loaded.images[start:stop],
             strict=True,
         )
-        buffer = scratch(self._largest, "stored")
+        buffer, check = scratch(self._largest, "stored"), self._hashes.check
         for number, (sample, width, height, box, flip, out) in enumerate(rows, start):
             began, cpu_began = clock(), cpu_clock()
             data = self._read(sample, buffer)
             read_s, read_cpu_s = read_s + clock() - began, read_cpu_s + cpu_clock() - cpu_began
             try:
+                check(sample, data)
                 self._render(data, width, height, box, flip, out)
             except (ValueError, cv2.error) as error:
                 self._substitute(loaded, number, error)
@@ -239,6 +249,7 @@ class Loader:
             box, flip, out = crop.edges[0].tolist(), bool(crop.flip[0]), loaded.images[number]
             data = self._read(sample, scratch(self._largest, "stored"))
             with suppress(ValueError, cv2.error):
+                self._hashes.check(sample, data)
                 self._render(data, int(width[0]), int(height[0]), box, flip, out)
                 loaded.labels[number] = self.split.labels[sample]
                 return

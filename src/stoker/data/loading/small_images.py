@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data.dataset import SplitIndex
+from stoker.data.loading.hash_check import HashCheck
 from stoker.data.loading.order import WINDOW
 from stoker.data.loading.render import Pixels, scratch, write_crop
 
@@ -32,8 +33,10 @@ _thread = threading.local()
 
 def cache_bytes(split: SplitIndex, lanes: int) -> int:
     """Memory of the shards that hold the current and the next windows of all lanes."""
-    smallest = int(split.shard_sizes.min(initial=1))
-    shards = min(lanes * (WINDOW // max(smallest, 1) + 3), len(split.shards))
+    sizes = np.sort(split.shard_sizes[split.shard_sizes > 0])
+    # As many shards as a window can reach into: the smallest ones first.
+    in_window = int(np.searchsorted(np.cumsum(sizes), WINDOW))
+    shards = min(lanes * (in_window + 3), len(split.shards))
     return shards * max(int(shard["bytes"]) for shard in split.shards)
 
 
@@ -64,8 +67,13 @@ ONE_USER = refcount_of_one_user()
 class SmallImages:
     """Crops of the images of a split that `suits`."""
 
-    def __init__(self, split: SplitIndex, allowed_bytes: int = CACHE_BYTES) -> None:
-        self._split = split
+    def __init__(
+        self,
+        split: SplitIndex,
+        allowed_bytes: int = CACHE_BYTES,
+        hashes: HashCheck | None = None,
+    ) -> None:
+        self._split, self._hashes = split, hashes or HashCheck(split)
         self.side = int(split.widths[0])
         self._first = np.concatenate(([0], np.cumsum(split.shard_sizes)))
         self._most = max(allowed_bytes // max(int(shard["bytes"]) for shard in split.shards), 1)
@@ -79,8 +87,12 @@ class SmallImages:
             if number not in self._shards:
                 self._shards[number] = self._read(number, self._oldest())
             self._shards.move_to_end(number)
-            _thread.read_s = getattr(_thread, "read_s", 0.0) + time.perf_counter() - began
-            return self._shards[number]
+            images = self._shards[number]
+        _thread.read_s = getattr(_thread, "read_s", 0.0) + time.perf_counter() - began
+        whole = images.base
+        assert whole is not None
+        self._hashes.check_shard(number, whole.data[: int(self._split.shards[number]["bytes"])])
+        return images
 
     def _oldest(self) -> Pixels | None:
         """Drop the oldest shard of a full cache. Returns its buffer, because new memory is slow,

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, cast
 
 import cv2
 import pyarrow as pa
@@ -143,6 +145,10 @@ class ShardReport:
     images: int
     rejected: int
     bytes: int
+    shrunk: int = 0
+    """Images that are stored with fewer pixels than their source has."""
+    largest: tuple[int, int] = (0, 0)
+    """Width and height of the largest source among these."""
 
 
 OnReport = Callable[[ShardReport], None]
@@ -174,11 +180,19 @@ def write_shard(task: ShardTask) -> ShardReport:
     publish(draft, task.tar)
     inputs = task.inputs.digest()
     facts = {"task": digest, "sha256": tar_hash, "bytes": str(size), "inputs": inputs}
+    facts["shrunk"] = json.dumps(shrunk_among(rows))
     table = pa.Table.from_pylist(rows, schema=task.inputs.schema).replace_schema_metadata(facts)
     part = temporary(task.part)
     pq.write_table(table, part)
     publish(part, task.part)
     return report_of(table, size)
+
+
+def shrunk_among(rows: list[Row]) -> list[int]:
+    """How many images were shrunk, and width and height of the largest source of these."""
+    sources = [cast(tuple[int, int], row["source"]) for row in rows if "source" in row]
+    width, height = max(sources, key=math.prod, default=(0, 0))
+    return [len(sources), width, height]
 
 
 def committed_report(task: ShardTask, digest: str) -> ShardReport | None:
@@ -201,7 +215,9 @@ def part_facts(table: pa.Table) -> dict[str, str]:
 
 def report_of(table: pa.Table, size: int) -> ShardReport:
     rejected = table.num_rows - table.column("reason").null_count
-    return ShardReport(table.num_rows - rejected, rejected, size)
+    # Parts of earlier versions do not have it.
+    shrunk, width, height = json.loads(part_facts(table).get("shrunk", "[0, 0, 0]"))
+    return ShardReport(table.num_rows - rejected, rejected, size, shrunk, (width, height))
 
 
 def write_members(task: ShardTask, file: IO[bytes]) -> list[Row]:
@@ -231,6 +247,8 @@ def process(data: bytes, storage: Storage, large_lock: Path) -> tuple[Row, bytes
         row: Row = {"width": pixels.shape[1], "height": pixels.shape[0]}
         row |= {"hash": short_hash(stored), "pixels": pixel_hash(pixels)}
         row["orientation"] = image.orientation
+        if pixels is not image.pixels:
+            row["source"] = image.pixels.shape[1::-1]
         if storage.near_duplicates:
             row["look"] = look(image.pixels)
     return row, stored

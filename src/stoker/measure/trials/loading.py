@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -195,7 +195,9 @@ class Bench:
     def load(
         self, images: int, cold: bool | None = None, options: LoaderOptions = DEFAULTS
     ) -> Pass:
-        """The first images through a loader. `cold`: drop the shards first; None: none are read."""
+        """The first images through a loader. `cold`: drop the shards first, and compare hashes as
+        the first epoch does; None: no shards are read."""
+        options = replace(options, check_hashes=bool(cold))
         loader = Loader(self.split, self.order, self.view, threads=self.threads, options=options)
         if cold:
             drop(self.files)

@@ -1,4 +1,4 @@
-"""An image that no longer decodes: training stops and names it, or shows another one."""
+"""A damaged image: training stops and names it, or shows another one."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class TestSubstitute:
 
     def test_more_than_one_in_a_thousand_stops(self, damaged: Callable[..., Path]) -> None:
         assert MOST * IMAGES == 2
-        with pytest.raises(StokerError, match="3 of 2,000 images no longer decode"):
+        with pytest.raises(StokerError, match="3 of 2,000 images are damaged"):
             shown(damaged(17, 600, 1500))
 
 

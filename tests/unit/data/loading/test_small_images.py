@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,6 +122,25 @@ def test_sets_that_do_not_suit_go_the_other_way(split: SplitIndex, tmp_path: Pat
     assert not suits(split, 1, cache_bytes(split, 1) - 1)
     assert not suits(packed(tmp_path / "oblong", (SIDE, SIDE + 1)), 1, 1 << 30)
     assert not suits(packed(tmp_path / "large", (160, 160), images=3), 1, 1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lanes", "shards"),
+    [
+        ([1000] * 300, 1, 7),
+        ([1000] * 300, 8, 56),
+        ([1000] * 300 + [1], 1, 8),
+        ([1000, 0] * 300, 1, 7),
+        ([5000] * 300, 1, 3),
+        ([10] * 300, 1, 300),
+        ([1000] * 4, 1, 4),
+    ],
+)
+def test_memory_is_that_of_the_shards_in_use(sizes: list[int], lanes: int, shards: int) -> None:
+    """A window reaches into five shards of a thousand images, whatever the size of the set."""
+    shard = {"bytes": 14 << 20}
+    large = SimpleNamespace(shard_sizes=np.array(sizes), shards=[shard] * len(sizes))
+    assert cache_bytes(large, lanes) == shards * shard["bytes"]  # type: ignore[arg-type]
 
 
 @given(index=st.integers(-100, 100), side=st.integers(1, 20))

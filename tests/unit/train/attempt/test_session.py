@@ -15,7 +15,7 @@ import torch
 
 from bits import same
 from measured import held, measured
-from samples import image_folder
+from samples import image_folder, picture
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
@@ -45,6 +45,7 @@ TINY: dict[str, Any] = {
 EVERY_STEP = {"checkpoint_interval": 1e-6}
 """Saves, and so writes events, after each step."""
 STEPS, TRAIN, VAL = 7, 60, 15
+ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"))
 
 
 def recipe(**changes: Any) -> Resolved:
@@ -463,3 +464,28 @@ class TestPoorMounts:
         assert train(sets["usual"], recipe(), tmp_path / "run", stop=stop) == INTERRUPTED
         assert train(sets["usual"], recipe(), tmp_path / "run") == FINISHED
         assert [event["step"] for event in Run(tmp_path / "run").steps()] == list(range(STEPS))
+
+
+class TestStoredSizes:
+    """An image size above what is stored is noted once, before step 1."""
+
+    @pytest.mark.parametrize("image_size", [8, 9])
+    def test_of_training_images(self, sets: dict[str, Path], image_size: int) -> None:
+        resolved = recipe(image_size=image_size)
+        notes = prepare(Dataset(sets["usual"]), resolved.recipe, ALONE).fit.notes
+        assert [note.split(":")[0] for note in notes] == [
+            f"image_size = {image_size} is above what is stored"
+        ] * (image_size > 8)
+
+    def test_of_evaluated_images(self, tmp_path: Path) -> None:
+        photos = image_folder(tmp_path / "photos", images=20, val=5, size=(8, 8), suffix="png")
+        for path in (photos / "val").rglob("*.png"):
+            picture(0, 1, (6, 6)).save(path)
+        out = pack(photos, tmp_path / "packed", storage=Storage(codec="raw"), workers=1)
+        (note,) = prepare(Dataset(out), recipe().recipe, ALONE).fit.notes
+        assert "the images of val have a shorter side of 6 px" in note
+
+    def test_is_in_the_event_of_the_attempt(self, sets: dict[str, Path], tmp_path: Path) -> None:
+        train(sets["usual"], recipe(image_size=12, epochs=1), tmp_path / "run")
+        (attempt,) = events_of(tmp_path / "run", "attempt")
+        assert any("image_size = 12 is above" in text for text in attempt["warnings"])
