@@ -24,6 +24,11 @@ class StokerError(Exception):
 
     exit_code = FAILED
 
+    @property
+    def lines(self) -> list[str]:
+        """The message as it is printed: one line, except for a table."""
+        return [str(self)]
+
 
 class BadRequest(StokerError):
     """The command cannot be carried out as written; nothing was started."""

@@ -1,4 +1,8 @@
-"""Numbers and names as people read them, and the one way to print a line."""
+"""Numbers and names as people read them, and the one way to print a line.
+
+Invariant: what is printed for people goes through `say`, and what a live display shows goes through
+`printable`: text from files, hosts and command lines never reaches the terminal as control codes.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,31 @@ from typing import TextIO
 _TICKS = "▁▂▃▄▅▆▇█"
 _LABEL = re.compile(r" +\S+(?: \S+)* {2,}")
 """The first column of an indented row, with the spaces around it."""
+_NOT_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates that no byte of a file name becomes."""
 MOST_CHARACTERS = 300
 """Length at which a message shown in one line is cut."""
 
 
-def say(text: str, stream: TextIO | None = None) -> None:
-    """Print text and flush it. A terminal gets long lines broken; a closed pipe is not an error."""
+def say(*lines: str, stream: TextIO | None = None, wrap: bool = True) -> None:
+    """Print lines and flush them. Control characters are escaped, also line breaks. A terminal gets
+    long lines broken, unless `wrap` is off; a closed pipe is not an error."""
     stream = stream or sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     with suppress(OSError):
-        if stream.isatty():
-            width = shutil.get_terminal_size().columns
-            text = "\n".join(part for line in text.splitlines() for part in wrapped(line, width))
-        print(text, file=stream, flush=True)
+        width = shutil.get_terminal_size().columns if wrap and stream.isatty() else sys.maxsize
+        parts = [part for line in lines for part in wrapped(printable(line), width)]
+        text = "".join(f"{part}\n" for part in parts)
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.flush()
+
+
+def printable(text: str) -> str:
+    """The text in one line, with control characters, bidirectional overrides and lone surrogates as
+    escapes such as \\x1b."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def wrapped(line: str, width: int) -> list[str]:
@@ -87,7 +104,7 @@ def one_line(text: str | None) -> str:
 
 
 def bar(share: float, width: int = 24) -> str:
-    return "█" * round(share * width)
+    return "█" * round(min(share, 1) * width)
 
 
 def sparkline(values: Sequence[float], width: int = 48) -> str:
@@ -103,5 +120,5 @@ def sparkline(values: Sequence[float], width: int = 48) -> str:
 
 def shown(path: str) -> str:
     """A path of any bytes as printable text. Backslashes are doubled: no two names look alike."""
-    text = os.fsencode(path).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    doubled = _NOT_BYTES.sub(lambda match: printable(match[0]), path.replace("\\", "\\\\"))
+    return printable(os.fsencode(doubled).decode("utf-8", "backslashreplace"))

@@ -5,8 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
+import traceback
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from types import TracebackType
+from typing import Any
 
 import stoker
 from stoker import faults
@@ -39,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     limit_spinning()
+    if arguments is None:
+        show_crashes()
     faults.arm()
     try:
         verb, rest = find_verb(words)
@@ -54,8 +61,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINISHED
     except StokerError as error:
-        say(f"stoker: {error}", sys.stderr)
+        first, *rest = error.lines
+        say(f"stoker: {first}", *rest, stream=sys.stderr)
         return error.exit_code
+
+
+def show_crashes() -> None:
+    """Print tracebacks and warnings like all other text: they may quote names from files."""
+
+    def show(
+        kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        text = "".join(traceback.format_exception(kind, error, trace))
+        say(*text.splitlines(), stream=sys.stderr, wrap=False)
+
+    def warn(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        say(f"{category.__name__}: {message}", stream=sys.stderr)
+
+    sys.excepthook = show
+    threading.excepthook = lambda crash: show(crash.exc_type, crash.exc_value, crash.exc_traceback)
+    warnings.showwarning = warn
 
 
 def find_verb(words: list[str]) -> tuple[str | None, list[str]]:
@@ -73,14 +98,14 @@ def find_verb(words: list[str]) -> tuple[str | None, list[str]]:
 def answer_without_verb(words: list[str]) -> int:
     """Print the version, the help, or that the verb is unknown. Returns the exit code."""
     if "--version" in words:
-        print(f"stoker {stoker.__version__}")
+        say(f"stoker {stoker.__version__}")
         return FINISHED
     if not words or words[0] in ("-h", "--help", "help"):
-        say(USAGE)
+        say(*USAGE.splitlines())
         return FINISHED
     from stoker.recipe.resolve import nearest
 
     near = nearest(words[0], VERBS)
     hint = f"did you mean '{near}'?" if near else f"the verbs are {', '.join(VERBS)}"
-    say(f"stoker: no verb called '{words[0]}': {hint}", sys.stderr)
+    say(f"stoker: no verb called '{words[0]}': {hint}", stream=sys.stderr)
     return BAD_REQUEST

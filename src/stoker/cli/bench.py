@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     say(header())
     with listening() as stop, stops_at_once(stop, "measuring", UNCHANGED):
         speed = measure_loading(dataset, setting, lambda name, stage: say(line(name, stage)))
-    say("\n".join([opening(speed), "", *closing(speed)]))
+    say(opening(speed), "", *closing(speed))
     if parsed.json:
         write_json(Path(parsed.json), as_data(speed))
     return FINISHED

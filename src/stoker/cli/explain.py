@@ -1,4 +1,7 @@
-"""stoker explain RUN: what happened, where the time went and what limited it. RUN may be a log."""
+"""stoker explain RUN: what happened, where the time went and what limited it. RUN may be a log.
+
+Several runs are one table.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser
-from stoker.errors import FINISHED
+from stoker.errors import BAD_REQUEST, FINISHED
 from stoker.measure.logs.runs import read_log
 from stoker.run.directory import Run
+from stoker.show.compare import header, row
 from stoker.show.explain import explain
 from stoker.show.explain_log import explain_log
 from stoker.text import say
@@ -20,13 +24,27 @@ def parser() -> Parser:
         description="Explain a run from its directory, or from the log of another program "
         "(pytorch/examples, timm, torchvision references).",
     )
-    made.add_argument("run", metavar="RUN", help="a run directory (running or ended), or a log")
+    help = "a run directory (running or ended), or a log; several are shown as a table"
+    made.add_argument("runs", metavar="RUN", nargs="+", help=help)
     return made
 
 
 def run(words: Sequence[str]) -> int:
-    given = Path(parser().parse(words).run)
+    runs = parser().parse(words).runs
+    if len(runs) > 1:
+        return show_table(runs)
+    given = Path(runs[0])
     is_log = given.exists() and not given.is_dir()
-    for line in explain_log(read_log(given)) if is_log else explain(Run(given)):
-        say(line)
+    say(*(explain_log(read_log(given)) if is_log else explain(Run(given))))
     return FINISHED
+
+
+def show_table(runs: Sequence[str]) -> int:
+    """Print a line for each run. The exit code is 2 if none of them can be read."""
+    say(header(), wrap=False)
+    are_read = []
+    for path in runs:
+        line, is_read = row(Path(path))
+        say(line, wrap=False)
+        are_read.append(is_read)
+    return FINISHED if any(are_read) else BAD_REQUEST

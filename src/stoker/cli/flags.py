@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import SPECS, Recipe, specs_of, types_of
 from stoker.recipe.resolve import Resolved, nearest, parse_flag, preset_names, resolve
+from stoker.text import say
 
 RARE = [name for name, spec in SPECS.items() if spec.metadata["rare"]]
 """Keys without a flag: they are set in recipe files."""
@@ -90,7 +91,7 @@ class _HelpAll(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *values: Any) -> None:
         assert isinstance(parser, Parser)
-        print(parser.format_help_all(), end="")
+        say(*parser.format_help_all().splitlines(), wrap=False)
         parser.exit()
 
 

@@ -76,5 +76,5 @@ def pack_and_show(
         reach("pack")
         pack(source, target, storage=storage, progress=progress, **options)
     lines = summary_lines(Dataset(target), progress.shrunk, progress.largest)
-    say(f"packed already: {lines[0]}" if was_packed else "\n".join(lines))
+    say(*([f"packed already: {lines[0]}"] if was_packed else lines))
     return target

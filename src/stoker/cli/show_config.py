@@ -8,6 +8,7 @@ from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.errors import FINISHED, BadRequest
 from stoker.recipe.resolve import show_config
 from stoker.run.directory import Run
+from stoker.text import say
 
 
 def parser() -> Parser:
@@ -34,9 +35,18 @@ def run(words: Sequence[str]) -> int:
             raise BadRequest("name either a run or recipe flags, not both")
         run = Run(parsed.run)
         run.record  # noqa: B018 (raises where it is not a run, or has a newer format)
-        print((run.path / "recipe.toml").read_text(), end="")
+        say(*recipe_lines(run), wrap=False)
     else:
         resolved = resolve_flags(parsed)
-        print(show_config(resolved), end="")
-        print(f"# digest {resolved.recipe.digest()}")
+        lines = show_config(resolved).split("\n")[:-1]
+        say(*lines, f"# digest {resolved.recipe.digest()}", wrap=False)
     return FINISHED
+
+
+def recipe_lines(run: Run) -> list[str]:
+    """The recipe of a run as it was resolved. Raises BadRequest where it cannot be read."""
+    file = run.path / "recipe.toml"
+    try:
+        return file.read_bytes().decode(errors="surrogateescape").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise BadRequest(f"{file} cannot be read ({error.strerror})") from error

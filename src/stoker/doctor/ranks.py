@@ -196,7 +196,7 @@ def read_result(folder: Path, code: int | None, *, stopped: bool) -> LinkReport:
         raise BadRequest(message)
     if not message and code != STEPPED_ASIDE:
         lines, _ = log_lines_since(folder / LOG, 0)
-        print(*lines[-20:], sep="\n", file=sys.stderr)
+        say(*lines[-20:], stream=sys.stderr, wrap=False)
         message = f"a rank failed while the links were measured (exit code {code}): see above"
     raise StokerError(message or f"a host joined or left while the links were measured: {RESTART}")
 
@@ -246,10 +246,9 @@ class Stage:
     def _watch(self) -> None:
         while time.monotonic() < self.ends_at:
             time.sleep(0.5)
-        print(
+        say(
             f"stoker: no answer for {self.limit_s:.0f} s while measuring {self.name}: check the "
             f"link between the hosts, then {RESTART}",
-            file=sys.stderr,
-            flush=True,
+            stream=sys.stderr,
         )
         os._exit(FAILED)

@@ -21,6 +21,7 @@ from typing import Any
 from stoker.errors import StokerError
 from stoker.host import proc
 from stoker.host.counters import KernelFile
+from stoker.text import say
 
 LEAST_CORES = 0.01
 MOST_THREADS = 8
@@ -170,7 +171,8 @@ def exit_past_hanging_threads(work: Callable[[], int], prefix: str) -> int:
     except StokerError as error:
         if not threads_hang():
             raise
-        print(f"stoker: {error}", file=sys.stderr, flush=True)
+        first, *rest = error.lines
+        say(f"stoker: {first}", *rest, stream=sys.stderr)
         code = error.exit_code
     if threads_hang():
         sys.stdout.flush()

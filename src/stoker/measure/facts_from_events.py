@@ -15,7 +15,7 @@ from typing import Any
 from stoker.measure.facts import LARGER, SLOWER, Facts, RankFacts
 from stoker.measure.spans import ONCE
 from stoker.run.directory import Run
-from stoker.run.events import Event
+from stoker.run.kinds import Event
 
 WARM_UP = 3
 """The first steps of an attempt, which are left out."""

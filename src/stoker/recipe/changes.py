@@ -43,6 +43,18 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
     return [Change(name, old, new) for name, (old, new) in pairs.items() if old != new]
 
 
+class ChangedRecipe(BadRequest):
+    """The recipe differs from that of the run: a table of the differences."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self._lines = lines
+
+    @property
+    def lines(self) -> list[str]:
+        return self._lines
+
+
 def require_consent(run: str, differences: list[Change], allowed: Collection[str]) -> None:
     """Raise BadRequest, with all differences, where one is fixed, or needs consent and has none."""
     unknown = [name for name in allowed if name not in SPECS]
@@ -57,5 +69,5 @@ def require_consent(run: str, differences: list[Change], allowed: Collection[str
     else:
         advice = f"name another --run, or accept with --allow-change {','.join(need_consent)}"
     width = max(len(str(change)) for change in differences)
-    rows = "".join(f"\n  {change!s:<{width}}  {change.kind}" for change in differences)
-    raise BadRequest(f"{run} was started with a different recipe:{rows}\n{advice}")
+    rows = [f"  {change!s:<{width}}  {change.kind}" for change in differences]
+    raise ChangedRecipe([f"{run} was started with a different recipe:", *rows, advice])

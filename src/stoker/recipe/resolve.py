@@ -18,6 +18,7 @@ from typing import Any
 
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import SPECS, Phase, Recipe, check_value, dump_value, types_of
+from stoker.text import printable
 
 ALIASES = {
     "arch": "model",
@@ -228,8 +229,8 @@ def show_config(resolved: Resolved) -> str:
     for name, value in resolved.recipe.values().items():
         if name != "phases":
             setting = f"{name} = {json.dumps(value, ensure_ascii=False)}"
-            lines.append(f"{setting:<35} # {resolved.origins[name]}")
+            lines.append(f"{setting:<35} # {printable(resolved.origins[name])}")
     for phase in resolved.recipe.phases:
-        lines += ["", f"{'[[phases]]':<35} # {resolved.origins['phases']}"]
+        lines += ["", f"{'[[phases]]':<35} # {printable(resolved.origins['phases'])}"]
         lines += [f"{name} = {number}" for name, number in dump_value(phase).items()]
     return "\n".join(lines) + "\n"

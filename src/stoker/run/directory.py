@@ -8,7 +8,8 @@
 
 Invariants: events are only appended. Readers merge attempts: an attempt that resumed at step s
 replaces everything from step s on, so each step has exactly one value. A torn last line, left by a
-killed writer, is ignored. One process at a time trains a run: the one that holds the lock.
+killed writer, is ignored; other damage in events is passed over and counted in `damage`. One
+process at a time trains a run: the one that holds the lock.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from stoker.commit import UNABLE, open_at_end, write_bytes, write_json
-from stoker.errors import BadRequest, StokerError, is_readable
+from stoker.errors import BadRequest, is_readable
 from stoker.recipe.changes import Change, changes, require_consent
 from stoker.recipe.recipe import Recipe
-from stoker.run.events import Event, is_event
-from stoker.text import plural, shown
+from stoker.run.events import EventDamage, read_events
+from stoker.run.kinds import RECORD, Event, misfit
+from stoker.text import one_line, plural, shown
 
 FORMAT = 1
 """Format number of a run directory. A run.json without one has format 1."""
+LARGEST_RECORD = 1 << 28
+"""Bytes of a run.json; a larger one counts as damaged."""
 
 
 class DatasetIdentity(Protocol):
@@ -62,28 +65,37 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.damage = EventDamage()
+        """What was damaged in the events that were read."""
         self._lock: IO[bytes] | None = None
 
     @property
     def record(self) -> dict[str, Any]:
-        """What is in run.json. Raises BadRequest if missing or newer, StokerError if damaged."""
+        """What is in run.json. Raises BadRequest if it is missing, damaged or newer."""
         file = self.path / "run.json"
+        if not self.exists:
+            raise BadRequest(f"{self.path} is not a run (no run.json)")
         try:
-            record: dict[str, Any] = json.loads(file.read_bytes())
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise BadRequest(f"{self.path} is not a run (no run.json)") from error
-        except ValueError as error:
-            raise StokerError(f"{file} is damaged: {error}") from error
-        if not isinstance(record, dict):
-            raise StokerError(f"{file} is damaged: it is not a JSON object")
-        number = record.get("format", 1)
-        if not is_readable(self.path, number, FORMAT):
-            raise StokerError(f"{file} is damaged: its format is {number!r}")
+            if not file.is_file() or file.stat().st_size > LARGEST_RECORD:
+                raise ValueError("not a file of JSON")
+            record: dict[str, Any] = json.loads(file.read_bytes().decode())
+            if not isinstance(record, dict):
+                raise ValueError("it is not a JSON object")
+            number = record.get("format", 1)
+            if not is_readable(self.path, number, FORMAT):
+                raise ValueError(f"its format is {number!r}")
+            if name := misfit(record, RECORD):
+                raise ValueError(f"its '{name}' is {'wrong' if name in record else 'missing'}")
+        except (OSError, ValueError, RecursionError) as error:
+            raise BadRequest(
+                f"{file} is damaged ({one_line(str(error))}): put back a copy of it, or train "
+                "again with another --run"
+            ) from error
         return record
 
     @property
     def exists(self) -> bool:
-        return (self.path / "run.json").is_file()
+        return os.access(self.path / "run.json", os.F_OK)
 
     def create(self, record: dict[str, Any], recipe_toml: str) -> None:
         """Write the first files of a run. Does nothing where the run exists."""
@@ -176,7 +188,11 @@ class Run:
 
     def new_attempt(self) -> int:
         number = max(self.attempts(), default=0) + 1
-        self.attempt_path(number).mkdir(parents=True)
+        try:
+            self.attempt_path(number).mkdir(parents=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            folder = self.path / "attempts"
+            raise BadRequest(f"{folder} is not a folder: move that file away") from error
         return number
 
     def attempt_path(self, number: int) -> Path:
@@ -193,19 +209,17 @@ class Run:
 
     def attempt_events(self, attempt: int, rank: int = 0) -> Iterator[Event]:
         """The events of one attempt and rank, in the order they were written."""
-        path = self.events_path(attempt, rank)
-        with suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
-            for line in file:
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    continue
-                if is_event(event):
-                    yield event
+        return read_events(self.events_path(attempt, rank), self.damage)
 
     def start_of(self, attempt: int) -> Event | None:
         """The `attempt` event of rank 0; None where the attempt ended before writing it."""
         return next((e for e in self.attempt_events(attempt) if e["kind"] == "attempt"), None)
+
+    def start_position(self, attempt: int) -> int | None:
+        """Where an attempt began to train; None where it did not."""
+        events = self.attempt_events(attempt)
+        # The first event with a position is `attempt`, or a step if `attempt` is damaged.
+        return next((event["position"] for event in events if "position" in event), None)
 
     def starts(self) -> list[Event]:
         """The `attempt` event of each attempt that wrote one."""
@@ -215,22 +229,22 @@ class Run:
         """All events of all attempts, each with its attempt's number, not merged."""
         for attempt in self.attempts():
             for event in self.attempt_events(attempt, rank):
-                yield {"attempt": attempt, **event}
+                yield {**event, "attempt": attempt}
 
     def merged(self, kind: str, rank: int = 0) -> list[Event]:
         """The events of a kind that an uninterrupted run would have written, one per position."""
         kept: dict[int, Event] = {}
         for attempt in self.attempts():
             # Rank 0 exists in every attempt; this rank may not.
-            start = self.start_of(attempt)
+            start = self.start_position(attempt)
             if start is None:
                 continue
             # An event at the start position was written before it; a step there comes after it.
-            limit = start["position"] - (kind == "step")
+            limit = start - (kind == "step")
             kept = {position: old for position, old in kept.items() if position <= limit}
             for event in self.attempt_events(attempt, rank):
                 if event["kind"] == kind:
-                    kept[event["position"]] = {"attempt": attempt, **event}
+                    kept[event["position"]] = {**event, "attempt": attempt}
         return [kept[position] for position in sorted(kept)]
 
     def steps(self) -> list[Event]:

@@ -1,7 +1,9 @@
 """Events: one JSON line each, appended to a file of one attempt and rank.
 
 Invariants: events are only appended. Writing one never ends a run: a listener that raises is
-dropped, and events that a full disk refuses stay in memory until it accepts them.
+dropped, and events that a full disk refuses stay in memory until it accepts them. Reading never
+fails: damaged lines are passed over and counted, and no line longer than LONGEST_LINE is held in
+memory.
 """
 
 from __future__ import annotations
@@ -9,20 +11,72 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from stoker.commit import open_at_end
+from stoker.run.kinds import Event, event_of
+from stoker.text import plural
 
-Event = dict[str, Any]
 Listener = Callable[[Event], None]
+LONGEST_LINE = 1 << 20
+"""Bytes of a line; a longer one counts as damaged."""
 
 
-def is_event(value: object) -> bool:
-    """Whether a parsed line is an event. The file may have been edited."""
-    return isinstance(value, dict) and isinstance(value.get("kind"), str)
+class EventDamage:
+    """The files of events with damage, as far as they were read."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Path, int] = {}
+        """How many lines of a file were passed over."""
+        self.unreadable: dict[Path, str] = {}
+        """Why a file could not be read."""
+
+    def notes(self, below: Path) -> list[str]:
+        """One note about all damage; none if there is none. Paths are relative to `below`."""
+        parts = []
+        if count := sum(self.lines.values()):
+            files = plural(len(self.lines), "file") + ", the first is "
+            where = f"{files if len(self.lines) > 1 else ''}{min(self.lines).relative_to(below)}"
+            parts.append(f"{plural(count, 'damaged line')} passed over in {where}")
+        if self.unreadable:
+            path = min(self.unreadable)
+            more = f" and {len(self.unreadable) - 1} more" if len(self.unreadable) > 1 else ""
+            reason = self.unreadable[path]
+            parts.append(f"{path.relative_to(below)}{more} cannot be read ({reason})")
+        return [f"{'; '.join(parts)}: checkpoints are not affected"] if parts else []
+
+
+def read_events(path: Path, damage: EventDamage | None = None) -> Iterator[Event]:
+    """The events of a file, in their order; none where there is no file. EventDamage is counted."""
+    damage = damage or EventDamage()
+    count = 0
+    try:
+        if not path.is_file():  # opening a pipe would wait for its writer
+            if os.path.lexists(path):
+                damage.unreadable[path] = "not a file"
+            return
+        with path.open("rb") as file:
+            for line in lines_of(file):
+                if event := event_of(line):
+                    yield event
+                elif line.endswith(b"\n"):  # without it, a killed writer left half a line
+                    count += 1
+                    damage.lines[path] = max(damage.lines.get(path, 0), count)
+    except OSError as error:
+        damage.unreadable[path] = error.strerror or str(error)
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file. Of one longer than LONGEST_LINE only the line break is left."""
+    while line := file.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+            while line and not line.endswith(b"\n"):
+                line = file.readline(LONGEST_LINE)
+            line = b"\n"
+        yield line
 
 
 class Events:

@@ -10,15 +10,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import IO, Any
+from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stoker.measure.spans import APART, WAITING
-from stoker.run.events import Event
-from stoker.text import clock, one_line, plural, wrapped
+from stoker.run.kinds import Event
+from stoker.text import clock, one_line, plural, printable, say, wrapped
 
 FREE_LINES = 20
 """Evaluations that a pipe shows at once, before they wait for the interval."""
@@ -143,7 +142,7 @@ class PlainConsole:
         self,
         run: str,
         interval_s: float = 30.0,
-        stream: IO[str] | None = None,
+        stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._interval, self._clock = run, interval_s, clock
@@ -157,8 +156,7 @@ class PlainConsole:
         self._limit = ""
 
     def print(self, text: str) -> None:
-        with suppress(OSError):  # a closed pipe must not end a run
-            print(text, file=self._stream, flush=True)
+        say(text, stream=self._stream, wrap=False)
         self._printed_at = self._clock()
 
     @property
@@ -224,12 +222,15 @@ class LiveConsole(PlainConsole):
         super().__init__(run, interval_s=float("inf"))
         self._console = RichConsole()
         self._bar_width = 20 if self._console.width >= WIDE else 8
-        columns: list[Any] = [BarColumn(self._bar_width), TextColumn("{task.description}")]
+        columns: list[Any] = [
+            BarColumn(self._bar_width),
+            TextColumn("{task.description}", markup=False),
+        ]
         self._progress = Progress(*columns, console=self._console, refresh_per_second=2)
         self._bar: TaskID | None = None
 
     def print(self, text: str) -> None:
-        for line in wrapped(text, self._console.width):
+        for line in wrapped(printable(text), self._console.width):
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: Event) -> None:

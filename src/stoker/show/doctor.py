@@ -110,8 +110,9 @@ def loader(speed: LoadingSpeed) -> list[str]:
 
 def compute_begins(recipe: Recipe, phases: int, parameters: int | None) -> list[str]:
     lines = [
-        f"\nComputing, alone: {recipe.model}, {recipe.image_size} px, batches of "
-        f"{recipe.batch_size}, {PRECISIONS[recipe.amp]}"
+        "",
+        f"Computing, alone: {recipe.model}, {recipe.image_size} px, batches of "
+        f"{recipe.batch_size}, {PRECISIONS[recipe.amp]}",
     ]
     if parameters is not None:
         lines.append(row("", f"{parameters / 1e6:.1f} M parameters with {CLASSES:,} classes"))
@@ -172,7 +173,8 @@ def neighbours(cores: float | None, own_cores: int) -> list[str]:
 
 def with_exchange(links: LinkReport, compute_s: float, batch: int, speed: float) -> list[str]:
     return [
-        f"\nOn {links.world} ranks",
+        "",
+        f"On {links.world} ranks",
         rate("compute, exchange", speed, f"{batch // links.world} images a rank and step"),
         *link.step_lines(links, compute_s, batch),
     ]
@@ -180,17 +182,17 @@ def with_exchange(links: LinkReport, compute_s: float, batch: int, speed: float)
 
 FORMATS: dict[str, Callable[..., list[str]]] = {
     "environment": environment,
-    "links begin": lambda: ["\nLinks between ranks, alone"],
+    "links begin": lambda: ["", "Links between ranks, alone"],
     "links": link.lines,
-    "storage begins": lambda folder: [f"\nThe disk of {folder}, alone"],
+    "storage begins": lambda folder: ["", f"The disk of {folder}, alone"],
     "storage": storage,
     "not measured": lambda reason: [row("", f"not measured: {reason}")],
-    "loader begins": lambda: ["\nLoading, alone"],
+    "loader begins": lambda: ["", "Loading, alone"],
     "loader": loader,
     "compute begins": compute_begins,
     "compute": compute,
     "precisions": precisions,
-    "together begins": lambda: ["\nAll at once"],
+    "together begins": lambda: ["", "All at once"],
     "together": together,
     "neighbours": neighbours,
     "with exchange": with_exchange,

@@ -13,7 +13,7 @@ from stoker.measure.facts_from_events import facts_of_run
 from stoker.measure.spans import APART, PARTS
 from stoker.measure.verdict import verdict_of
 from stoker.run.directory import Run
-from stoker.run.events import Event
+from stoker.run.kinds import Event
 from stoker.survive.remedies import Remedies
 from stoker.text import bar, clock, one_line, plural, sparkline
 
@@ -76,7 +76,7 @@ def explain(run: Run) -> list[str]:
     if not starts:
         end = run.end()
         outcome = f": {end['outcome']} ({one_line(end['reason'])})" if end else ""
-        return [f"{run.path}: nothing has been trained yet{outcome}"]
+        return [f"{run.path}: nothing has been trained yet{outcome}", *damage_lines(run)]
     ledger = ledger_of(run)
     head = [
         f"{record['values']['model']} on {Path(record['data']).name} "
@@ -88,7 +88,12 @@ def explain(run: Run) -> list[str]:
     verdicts = (verdict_of(facts_of_run(run, attempt)) for attempt in reversed(run.attempts()))
     # The latest attempt with enough steps for a verdict.
     verdict = next((verdict.lines() for verdict in verdicts if verdict), [])
-    return [*head, *time_lines(run, ledger, MOST_LINES - len(head) - len(verdict)), *verdict]
+    rest = [*verdict, *damage_lines(run)]
+    return [*head, *time_lines(run, ledger, MOST_LINES - len(head) - len(rest)), *rest]
+
+
+def damage_lines(run: Run) -> list[str]:
+    return [f"note: {note}" for note in run.damage.notes(run.path)]
 
 
 def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:

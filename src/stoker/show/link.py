@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stoker.measure import ports
 from stoker.measure.trials.link import Link, LinkReport, rank_labels
-from stoker.text import plural, size
+from stoker.text import plural, seconds, size
 
 HALF = 0.5
 """A link below this share of the fastest one is a slow one."""
@@ -33,10 +33,10 @@ def step_lines(report: LinkReport, compute_s: float, batch_size: int) -> list[st
     if report.gradient_bytes <= 0:
         return []
     exposed = ports.exposed_s(report.gradient_s, compute_s)
-    hidden = f"all but {short(exposed)}" if exposed else "all of it"
+    hidden = f"all but {seconds(exposed)}" if exposed else "all of it"
     ceiling = ports.images_ceiling(batch_size, report.gradient_s)
     return [
-        f"  {gradient_line(report)}; the backward pass ({short(ports.BACKWARD * compute_s)}) can "
+        f"  {gradient_line(report)}; the backward pass ({seconds(ports.BACKWARD * compute_s)}) can "
         f"hide {hidden}; at most {ceiling:,.0f} images/s at batch {batch_size:,}",
         *warning(report, compute_s),
     ]
@@ -76,7 +76,7 @@ def faster_cards(report: LinkReport) -> str:
 def gradient_line(report: LinkReport) -> str:
     source = "" if report.gradient_measured else " (computed)"
     gradient = f"this model's gradient ({size(report.gradient_bytes)})"
-    return f"{gradient}: {short(report.gradient_s)} a step{source}"
+    return f"{gradient}: {seconds(report.gradient_s)} a step{source}"
 
 
 def warning(report: LinkReport, compute_s: float) -> list[str]:
@@ -102,8 +102,8 @@ def warning(report: LinkReport, compute_s: float) -> list[str]:
         "micro-batches, if memory is short): ranks exchange once a batch"
     )
     return [
-        f"  warning: {share:.0%} of a step would be waiting for {cause}: {short(step_s)} a step, "
-        f"{short(compute_s)} without",
+        f"  warning: {share:.0%} of a step would be waiting for {cause}: {seconds(step_s)} a step, "
+        f"{seconds(compute_s)} without",
         f"  next: {action}",
     ]
 
@@ -114,10 +114,3 @@ def slow_host(pairs: Sequence[Link]) -> str:
     slow = [set(pair.hosts) for pair in pairs if pair.mbit < HALF * best]
     common = set.intersection(*slow) if slow else set()
     return common.pop() if len(common) == 1 else ""
-
-
-def short(seconds: float) -> str:
-    """4.2 s, 0.36 s, 57 ms."""
-    if seconds < 0.1:
-        return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"

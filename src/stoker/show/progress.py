@@ -9,7 +9,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stoker.text import say
+from stoker.text import printable, say
 
 SECONDS_BETWEEN_LINES = 30.0
 TEXT_WIDTH = 64
@@ -39,13 +39,14 @@ class LiveBar(TimedLines):
         super().__init__()
         console = Console()
         bar = BarColumn(bar_width=max(min(console.width - TEXT_WIDTH, 40), 4))
-        columns = (bar, TextColumn("{task.description}"), TimeRemainingColumn())
+        columns = (bar, TextColumn("{task.description}", markup=False), TimeRemainingColumn())
         self._progress = Progress(*columns, console=console)
         self._bar = self._progress.add_task("", total=None)
         self._progress.start()
 
     def update(self, done: int, total: int, text: str) -> None:
-        self._progress.update(self._bar, completed=done, total=total or None, description=text)
+        shown = printable(text)
+        self._progress.update(self._bar, completed=done, total=total or None, description=shown)
 
     def close(self) -> None:
         self._progress.stop()

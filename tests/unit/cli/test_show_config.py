@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from run_records import record
 from stoker.cli import main
 from stoker.errors import FINISHED
 from stoker.recipe.recipe import SPECS
@@ -91,7 +92,7 @@ def test_of_a_run_it_is_what_the_run_was_begun_with(
 ) -> None:
     resolved = resolve("cifar10-quick", {"epochs": 5})
     run = Run(tmp_path / "run")
-    run.create({"digest": resolved.recipe.digest()}, show_config(resolved))
+    run.create(record(digest=resolved.recipe.digest()), show_config(resolved))
     text = shown(capsys, str(run.path))
     assert line_of("epochs", text) == "epochs = 5 # flag"
     again = tmp_path / "again.toml"

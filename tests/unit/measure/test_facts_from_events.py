@@ -39,7 +39,8 @@ class Rank:
     def train(self, laps: Iterable[dict[str, float]], **more: Any) -> Rank:
         for parts in laps:
             facts = {"batch": BATCH, "work": WORK, "on_cpu": parts, **more}
-            self.events.write("step", step=self.step, parts=parts, **facts)
+            position = self.step * BATCH
+            self.events.write("step", step=self.step, position=position, parts=parts, **facts)
             self.step += 1
         return self
 
@@ -48,11 +49,15 @@ class Rank:
         return self.train([{"forward": 100.0}] * WARM_UP)
 
     def write(self, kind: str, **facts: Any) -> Rank:
-        self.events.write(kind, **{"step": self.step, **facts})
+        place = {"step": self.step, "position": self.step * BATCH}
+        self.events.write(kind, **{**place, **facts})
         return self
 
     def probe(self, **readings: Any) -> Rank:
         return self.write("probe", **{"seconds": 10.0, **readings})
+
+    def end(self, parts: dict[str, float]) -> Rank:
+        return self.write("end", outcome="finished", parts=parts)
 
     def close(self) -> None:
         self.events.close()
@@ -121,7 +126,7 @@ class TestOnce:
     @pytest.mark.parametrize("part", ONCE)
     def test_is_no_part_of_a_step(self, run: Run, part: str) -> None:
         laps = [{**PARTS_OF_A_STEP, part: 50.0}, *[PARTS_OF_A_STEP] * 3]
-        Rank(run).warm_up().train(laps).write("end", parts={part: 9.0}).close()
+        Rank(run).warm_up().train(laps).end({part: 9.0}).close()
         facts = facts_of(run)
         assert facts.step_s == pytest.approx(1.0)
         assert part not in facts.ranks[0].parts
@@ -137,7 +142,7 @@ class TestRest:
     def test_is_spread_over_the_steps(self, run: Run) -> None:
         rank = Rank(run).warm_up().train([{"forward": 1.0}] * 4)
         rank.write("skipped", parts={"decode": 2.0})
-        rank.write("end", parts={"checkpoint": 4.0, "forward": 2.0}).close()
+        rank.end({"checkpoint": 4.0, "forward": 2.0}).close()
         facts = facts_of(run)
         assert facts.ranks[0].parts == pytest.approx(
             {"forward": 1.5, "decode": 0.5, "checkpoint": 1.0}
@@ -145,7 +150,7 @@ class TestRest:
         assert facts.steps == 4
 
     def test_belongs_to_the_end_and_to_no_window_before_it(self, run: Run) -> None:
-        Rank(run).train([{"forward": 1.0}] * 9).write("end", parts={"checkpoint": 9.0}).close()
+        Rank(run).train([{"forward": 1.0}] * 9).end({"checkpoint": 9.0}).close()
         assert facts_of(run, last=8).part("checkpoint") == 0
 
     def test_before_the_window_or_in_the_warm_up_counts_for_nothing(self, run: Run) -> None:
@@ -157,13 +162,13 @@ class TestRest:
         assert facts_of(run, last=6).part("decode") == 0
 
     def test_is_shared_by_the_steps_of_a_window_at_the_end(self, run: Run) -> None:
-        Rank(run).train([{"forward": 1.0}] * 9).write("end", parts={"checkpoint": 9.0}).close()
+        Rank(run).train([{"forward": 1.0}] * 9).end({"checkpoint": 9.0}).close()
         assert facts_of(run, first=6).part("checkpoint") == pytest.approx(3.0)
 
     def test_is_each_rank_s_own(self, run: Run) -> None:
         for number in range(2):
             rank = Rank(run, number).warm_up().train([{"forward": 1.0}] * 4)
-            rank.write("end", parts={"checkpoint": 4.0 * number}).close()
+            rank.end({"checkpoint": 4.0 * number}).close()
         assert [r.parts["checkpoint"] for r in facts_of(run).ranks] == [0.0, pytest.approx(1.0)]
 
 
@@ -306,7 +311,8 @@ class TestOldAndTorn:
         events = Events(run.events_path(1, 0))
         events.write("attempt", step=0, position=0, world=1, environment={"device": "Slow CPU"})
         for step in range(8):
-            events.write("step", step=step, batch=BATCH, parts={"data": 0.5, "forward": 0.5})
+            facts = {"batch": BATCH, "parts": {"data": 0.5, "forward": 0.5}}
+            events.write("step", step=step, position=step * BATCH, **facts)
         events.write("end", outcome="finished", step=8, parts={})
         events.close()
         facts = facts_of(run)
@@ -339,7 +345,7 @@ class TestOldAndTorn:
 
     def test_a_line_torn_at_any_place_is_no_error(self, run: Run) -> None:
         rank = Rank(run).warm_up().train([PARTS_OF_A_STEP] * 4).probe(lock={"late_share": 0.1})
-        rank.write("end", parts={"checkpoint": 1.0}).close()
+        rank.end({"checkpoint": 1.0}).close()
         whole = rank.path.read_bytes()
         for length in range(0, len(whole), 7):
             rank.path.write_bytes(whole[:length])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from run_records import record
 from stoker.errors import BadRequest
 from stoker.recipe.changes import HARMLESS
 from stoker.recipe.recipe import Phase, Recipe
@@ -30,15 +31,14 @@ def run(tmp_path: Path) -> Run:
     """A run that was begun with the first recipe."""
     begun = Run(tmp_path / "run")
     images = Images()
-    record = {
-        "data": "pets",
-        "fingerprint": images.fingerprint,
-        "classes": images.classes,
-        "values": FIRST.values(),
-        "digest": FIRST.digest(),
-        "changes": [],
-    }
-    begun.create(record, "lr = 0.5\n")
+    made = record(
+        data="pets",
+        fingerprint=images.fingerprint,
+        classes=images.classes,
+        values=FIRST.values(),
+        digest=FIRST.digest(),
+    )
+    begun.create(made, "lr = 0.5\n")
     return begun
 
 

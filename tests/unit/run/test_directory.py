@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from run_records import record
 from stoker.errors import BadRequest
 from stoker.run.directory import Run
 from stoker.run.events import Event, Events
@@ -136,18 +137,18 @@ class TestMerged:
 
     def test_an_evaluation_at_the_very_place_of_resuming_is_kept(self, run: Run) -> None:
         attempt(run, 0, 5)
-        note(run, 1, "evaluation", position=30, top1=1)
-        note(run, 1, "evaluation", position=40, top1=2)
+        note(run, 1, "evaluation", position=30, images=9, top1=1)
+        note(run, 1, "evaluation", position=40, images=9, top1=2)
         attempt(run, 3, 4)
         assert [event["top1"] for event in run.merged("evaluation")] == [1]
 
     def test_and_replaced_by_one_that_is_made_there_again(self, run: Run) -> None:
         attempt(run, 0, 5)
-        note(run, 1, "evaluation", position=30, top1=1)
-        note(run, 1, "evaluation", position=40, top1=2)
+        note(run, 1, "evaluation", position=30, images=9, top1=1)
+        note(run, 1, "evaluation", position=40, images=9, top1=2)
         attempt(run, 3, 5)
-        note(run, 2, "evaluation", position=30, top1=3)
-        note(run, 2, "evaluation", position=40, top1=4)
+        note(run, 2, "evaluation", position=30, images=9, top1=3)
+        note(run, 2, "evaluation", position=40, images=9, top1=4)
         assert [event["top1"] for event in run.merged("evaluation")] == [3, 4]
 
     def test_every_event_carries_its_attempt(self, run: Run) -> None:
@@ -216,15 +217,16 @@ class TestEnd:
 class TestRecord:
     def test_it_is_what_the_run_was_created_with(self, run: Run) -> None:
         assert not run.exists
-        run.create({"recipe": "mine", "classes": ["é", "b"]}, "epochs = 3\n")
+        mine = record(recipe="mine", classes=["é", "b"])
+        run.create(mine, "epochs = 3\n")
         assert run.exists
-        assert Run(run.path).record == {"recipe": "mine", "classes": ["é", "b"]}
+        assert Run(run.path).record == mine
         assert (run.path / "recipe.toml").read_text() == "epochs = 3\n"
 
     def test_creating_again_changes_nothing(self, run: Run) -> None:
-        run.create({"recipe": "mine"}, "epochs = 3\n")
-        run.create({"recipe": "other"}, "epochs = 4\n")
-        assert run.record == {"recipe": "mine"}
+        run.create(record(recipe="mine"), "epochs = 3\n")
+        run.create(record(recipe="other"), "epochs = 4\n")
+        assert run.record == record(recipe="mine")
         assert (run.path / "recipe.toml").read_text() == "epochs = 3\n"
 
     @pytest.mark.parametrize("name", ["nowhere", "empty", "file.txt"])

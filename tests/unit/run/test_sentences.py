@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from golden import check_golden
+from run_records import record
 from stoker.errors import StokerError
 from stoker.recipe.recipe import Recipe
 from stoker.run.directory import Run
+
+DAMAGED = (
+    *("", "{", "[" * 200_000, "[]", '{"format": "one"}', '{"format": 2}', "{}"),
+    json.dumps(record(lanes="x")),
+)
 
 
 def test_refusals_golden(tmp_path: Path) -> None:
@@ -20,7 +27,7 @@ def test_refusals_golden(tmp_path: Path) -> None:
     def note(error: StokerError) -> None:
         lines.append(f"{type(error).__name__}: {error}".replace(f"{tmp_path}/", ""))
 
-    for text in (None, "{", "[]", '{"format": "one"}', '{"format": 2}'):
+    for text in (None, *DAMAGED):
         if text is not None:
             run.path.mkdir(exist_ok=True)
             (run.path / "run.json").write_text(text)
@@ -28,8 +35,12 @@ def test_refusals_golden(tmp_path: Path) -> None:
             run.record  # noqa: B018
         note(refusal.value)
     (run.path / "run.json").unlink()
-    facts = {"data": "pets", "fingerprint": "f00d", "classes": ["cat", "dog"], "changes": []}
-    run.create({**facts, "values": Recipe().values()}, "")
+    (run.path / "run.json").mkdir()
+    with pytest.raises(StokerError) as refusal:
+        run.record  # noqa: B018
+    note(refusal.value)
+    (run.path / "run.json").rmdir()
+    run.create(record(data="pets", classes=["cat", "dog"], values=Recipe().values()), "")
     for classes in (["cat", "dog"], ["cat", "owl", "yak"]):
         with pytest.raises(StokerError) as refusal:
             run.recipe_changes(Recipe(), SimpleNamespace(fingerprint="beef", classes=classes))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from golden import check_golden
+from run_records import record
 from stoker.errors import BadRequest
 from stoker.measure.spans import PARTS
 from stoker.run.directory import Run
@@ -23,14 +24,7 @@ WORK = {"data": 0.1, "forward": 0.4, "backward": 0.4, "optimiser": 0.05, "other"
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     made = Run(tmp_path / "run")
-    values = {"model": "resnet9_w16"}
-    record = {
-        "recipe": "quick",
-        "values": values,
-        "data": "/sets/photos",
-        "classes": list("abcdef"),
-    }
-    made.create(record, "")
+    made.create(record(), "")
     return made
 
 
@@ -269,6 +263,6 @@ def test_every_sentence_golden(run: Run, tmp_path: Path) -> None:
     events.write("stall", words="no step for 60 s", step=5)
     events.close()
     empty = Run(tmp_path / "empty")
-    empty.create({"recipe": "quick"}, "")
+    empty.create(record(), "")
     nothing = explain(empty)[0].replace(str(empty.path), "RUN")
     check_golden("explain_run", [*explain(run), nothing])

@@ -119,7 +119,8 @@ def lost_messages(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         run = Run(path / name)
         ours, other = (Events(run.events_path(1, rank)) for rank in range(2))
         for rank, events in enumerate((ours, other)):
-            events.write("attempt", rank=rank, derived="", environment={"host": f"node-{rank}"})
+            environment = {"host": f"node-{rank}"}
+            events.write("attempt", position=0, step=0, environment=environment)
         if last:
             other.write(**last)
         ours.flush()
@@ -148,7 +149,8 @@ def start_messages(path: Path) -> Iterator[str]:
     for rank in range(2):
         events = Events(run.events_path(1, rank))
         derived = "global 64 = 2 ranks x 32 x 1 accum; peak 0.1"
-        events.write("attempt", derived=derived, environment={"host": f"node-{rank}"})
+        environment = {"host": f"node-{rank}"}
+        events.write("attempt", position=0, step=0, derived=derived, environment=environment)
         if rank == 0:
             events.write("end", outcome="failed", reason="")
         events.close()

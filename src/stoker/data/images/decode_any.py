@@ -79,7 +79,7 @@ def open_image(data: bytes) -> Image.Image:
         except UnidentifiedImageError as error:
             raise Rejected(f"not an image of a known kind ({', '.join(FORMATS)})") from error
         except Exception as error:
-            raise Rejected(f"damaged: {one_line(error)}") from error
+            raise Rejected(f"damaged: {error_text(error)}") from error
     if image.width * image.height > MAX_PIXELS:
         raise Rejected(f"too many pixels ({image.width} x {image.height})")
     if image.format in ("JPEG", "MPO"):
@@ -121,7 +121,7 @@ def decode(data: bytes, image: Image.Image) -> Inspected:
             raise
         except Exception as error:
             # Pillow's decoders raise many types of errors; each means that the file is damaged.
-            raise Rejected(f"damaged: {one_line(error)}") from error
+            raise Rejected(f"damaged: {error_text(error)}") from error
     # Pillow itself turns a TIFF upright when it loads it.
     remaining = 1 if image.format == "TIFF" else orientation
     own = clean is not None and orientation == 1
@@ -135,7 +135,7 @@ def coarseness_of(image: Image.Image) -> int:
     return sum(tables[0]) if 0 in tables else 0
 
 
-def one_line(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -148,7 +148,7 @@ def decode_plain_jpeg(data: bytes) -> Pixels | None:
         extra = _EXTRANEOUS.search(str(error))
         if _HARMLESS.search(str(error)) if extra is None else not inside_scan(data, extra):
             return None
-        raise Rejected(f"damaged: {one_line(error)}") from error
+        raise Rejected(f"damaged: {error_text(error)}") from error
 
 
 def inside_scan(data: bytes, extra: re.Match[str]) -> bool:

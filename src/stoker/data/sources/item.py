@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stoker.data.images.decode_any import LONGEST_REASON, one_line
+from stoker.data.images.decode_any import LONGEST_REASON, error_text
 from stoker.text import shown
 
 
@@ -23,4 +23,4 @@ class Item:
 
 def one_reason(error: Exception) -> str:
     """An error's text as one printable line of limited length."""
-    return shown(one_line(error))[:LONGEST_REASON]
+    return shown(error_text(error))[:LONGEST_REASON]

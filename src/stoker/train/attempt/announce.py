@@ -59,6 +59,7 @@ def announce(
         *idle_gpus(ranks),
         *split_note(run, derived),
         *lost_ranks(run),
+        *run.damage.notes(run.path),  # of the events that were read above
         *(f"changed: {change}{ALLOWED[change.kind]}" for change in inputs.changes),
         *(remedy.text() for remedy in loop.step.remedies.taken),
         *slow_to_save(recipe, rehearsal),

@@ -61,7 +61,7 @@ def show_log(log: Path, offset: int, code: int) -> None:
     """Print the messages that ranks wrote after an offset, or the last lines after a failure."""
     lines, messages = log_lines_since(log, offset)
     for line in messages or (lines[-LOG_LINES:] if code == errors.FAILED else []):
-        print(line, file=sys.stderr, flush=True)
+        say(line, stream=sys.stderr, wrap=False)
 
 
 def launch(plan: Launch, run: Run) -> int:
@@ -86,8 +86,7 @@ def launch(plan: Launch, run: Run) -> int:
         raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in messages))
     if any("Traceback" in line for line in lines):
         messages = [*[line for line in lines if line not in messages][-LOG_LINES:], *messages]
-    for line in messages:
-        print(line, file=sys.stderr)
+    say(*messages, stream=sys.stderr, wrap=False)
     raise StokerError(
         f"a rank failed or was killed (exit codes {ended.codes}); its full output is in {log}"
     )

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from stoker.errors import Interrupted, PeerLost, StokerError
 from stoker.fleet.launcher import ELASTIC
 from stoker.run.directory import Run
-from stoker.run.events import Event, Events
+from stoker.run.events import Events
+from stoker.run.kinds import Event
 from stoker.train.attempt.end import FAILED, INTERRUPTED, REFUSED
 
 WAIT_S = 1.0
@@ -57,14 +58,14 @@ def stopped_ranks(run: Run, attempt: int) -> str:
         f"rank {rank}: {event['reason']}"
         for rank in run.ranks(attempt)
         for event in run.attempt_events(attempt, rank)
-        if event["kind"] == "end" and event.get("outcome") == INTERRUPTED
+        if event["kind"] == "end" and event["outcome"] == INTERRUPTED
     )
 
 
 def rank_and_host(rank: int, events: list[Event]) -> str:
     """The number of a rank, and its machine if its events name it."""
     hosts = [e["environment"]["host"] for e in events if e["kind"] == "attempt"]
-    return f"rank {rank}" + "".join(f" on {host}" for host in hosts)
+    return f"rank {rank}" + "".join(f" on {host}" for host in hosts if host)
 
 
 def lost_ranks_message(run: Run, attempt: int) -> str:
@@ -73,7 +74,8 @@ def lost_ranks_message(run: Run, attempt: int) -> str:
     for rank in run.ranks(attempt):
         events = list(run.attempt_events(attempt, rank))
         kinds = {event["kind"] for event in events}
-        failed = [e["reason"] for e in events if e.get("outcome") in (FAILED, REFUSED)]
+        ends = [event for event in events if event["kind"] == "end"]
+        failed = [end["reason"] for end in ends if end["outcome"] in (FAILED, REFUSED)]
         if failed and "peer_lost" not in kinds:
             return f"rank {rank} failed: {failed[0]}"
         if not kinds & {"peer_lost", "end"}:

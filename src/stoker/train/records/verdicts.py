@@ -7,11 +7,9 @@ Nothing here ends a run or changes its state.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +22,8 @@ from stoker.measure.facts import Facts
 from stoker.measure.facts_from_events import AttemptSums
 from stoker.measure.verdict import Verdict, verdict_of
 from stoker.run.directory import Run
-from stoker.run.events import Event, Events, is_event
+from stoker.run.events import LONGEST_LINE, Events
+from stoker.run.kinds import Event, event_of
 from stoker.train.step import Step
 from stoker.train.trials.larger_batch import larger_batch
 from stoker.train.trials.memory import free_on
@@ -135,15 +134,14 @@ class VerdictWatch:
 def newest(path: Path, steps: int = STEPS_JUDGED) -> list[Event]:
     """The first event of a file and its newest ones; empty if the file cannot be read."""
     try:
+        if not path.is_file():
+            return []
         with path.open("rb") as file:
-            head = file.readline()
+            head = file.readline(LONGEST_LINE)
             begin = max(file.seek(0, 2) - steps * BYTES_A_STEP, len(head))
             file.seek(begin)
             rest = file.read().split(b"\n")
     except OSError:
         return []
-    events = []
-    for line in [head, *(rest if begin == len(head) else rest[1:])]:
-        with suppress(ValueError):
-            events.append(json.loads(line))
-    return [event for event in events if is_event(event)]
+    lines = [head, *(rest if begin == len(head) else rest[1:])]
+    return [event for line in lines if (event := event_of(line))]

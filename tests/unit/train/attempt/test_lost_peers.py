@@ -25,7 +25,8 @@ def quick_and_elastic(monkeypatch: pytest.MonkeyPatch) -> None:
 def begin(run: Run, ranks: int) -> list[Events]:
     made = [Events(run.events_path(1, rank)) for rank in range(ranks)]
     for rank, events in enumerate(made):
-        events.write("attempt", rank=rank, environment={"host": f"node-{rank}"})
+        environment = {"host": f"node-{rank}"}
+        events.write("attempt", position=0, step=0, rank=rank, environment=environment)
         events.flush()
     return made
 
@@ -42,7 +43,7 @@ def test_those_who_say_nothing_are_named_with_their_host(tmp_path: Path, error: 
     run = Run(tmp_path)
     ours, noticed, _, ended = begin(run, 4)
     noticed.write("peer_lost")
-    ended.write("end")
+    ended.write("end", outcome="finished")
     noticed.flush()
     ended.flush()
     assert lose(run, ours, error) == "lost rank 2 on node-2: what was saved before is safe"

@@ -63,7 +63,8 @@ def begin(events: Events) -> None:
 
 
 def write_step(events: Events, step: int, parts: dict[str, float]) -> None:
-    events.write("step", step=step, batch=32, parts=parts, on_cpu=parts)
+    facts = {"batch": 32, "parts": parts, "on_cpu": parts}
+    events.write("step", step=step, position=step * 32, **facts)
 
 
 @pytest.fixture

@@ -1,0 +1,223 @@
+"""The kinds of events and the record of a run: which fields they have, and of what type.
+
+Invariants: everything that is read from a run directory is checked here, once, so that readers need
+no checks of their own. A line with a field of a wrong type counts as damaged. Unknown kinds and
+fields are kept: a newer version may have written them. A field that an older version did not write
+is filled in where a reader needs it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Event = dict[str, Any]
+Check = Callable[[Any], bool]
+Table = Mapping[str, "Field"]
+
+LARGEST = 2**53
+"""The largest number in an event: sums of many such numbers are still finite."""
+
+
+class Required:
+    """Stands for a default: the field has none and must be present."""
+
+
+class Absent:
+    """Stands for a default: the field has none and may be absent."""
+
+
+@dataclass(frozen=True)
+class Field:
+    check: Check
+    default: Any = Absent
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in (int, float) and -LARGEST <= value <= LARGEST  # NaN is not
+
+
+def is_whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST
+
+
+def is_count(value: Any) -> bool:
+    """A whole number from 1: something is divided by it."""
+    return is_whole(value) and value > 0
+
+
+def is_loss(value: Any) -> bool:
+    """A number of any size: a diverged run records NaN and infinity."""
+    return isinstance(value, float) or is_number(value)
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def list_of(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def dict_of(check: Check) -> Check:
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
+
+
+def optional(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def fits(table: Table) -> Check:
+    return lambda value: isinstance(value, dict) and misfit(value, table) is None
+
+
+def misfit(value: Mapping[str, Any], table: Table) -> str | None:
+    """The first field that is missing or has another type than in the table; None if all fit."""
+    for name, field in table.items():
+        if name in value:
+            if not field.check(value[name]):
+                return name
+        elif field.default is Required:
+            return name
+    return None
+
+
+_numbers, _texts = dict_of(is_number), list_of(is_text)
+_NEEDED = {"position": Field(is_whole, Required), "step": Field(is_whole, Required)}
+_PARTS = {"parts": Field(_numbers, {})}
+_WORDS = {"words": Field(is_text, Required)}
+_REASON = {"reason": Field(optional(is_text), "")}
+
+ENVIRONMENT: Table = {
+    "host": Field(is_text, ""),
+    "device": Field(is_text, ""),
+    "threads": Field(is_count, 1),
+    "cores": Field(is_whole, 0),
+}
+THREAD: Table = {
+    "name": Field(is_text, Required),
+    "python": Field(is_flag, Required),
+    "cores": Field(is_number, Required),
+}
+ANY_KIND: Table = {
+    "position": Field(is_whole),
+    "step": Field(is_whole),
+    "parts": Field(_numbers),
+}
+"""What these fields are in any kind, also in one that a newer version writes."""
+KINDS: Mapping[str, Table] = {
+    "attempt": _NEEDED
+    | {
+        "world": Field(is_count, 1),
+        "local_world": Field(is_count, 1),
+        "capacity": Field(optional(is_number), None),
+        "send_cpu": Field(optional(is_number), None),
+        "loading_threads": Field(is_count, 1),
+        "best": Field(is_number, -1.0),
+        "torn": Field(_texts, []),
+        "steps": Field(is_whole, 0),
+        "samples": Field(is_whole, 0),
+        "classes": Field(is_whole),
+        "epochs": Field(is_number, 0),
+        "unseen": Field(is_whole, 0),
+        "derived": Field(is_text, ""),
+        "warnings": Field(_texts, []),
+        "startup_s": Field(is_number, 0.0),
+        "environment": Field(fits(ENVIRONMENT), {}),
+    },
+    "step": _NEEDED
+    | _PARTS
+    | {
+        "batch": Field(is_whole, 0),
+        "images": Field(is_whole, 0),
+        "epoch": Field(is_number, 0.0),
+        "sums": Field(lambda value: list_of(is_loss)(value) and len(value) == 3, [0.0] * 3),
+        "on_cpu": Field(_numbers, {}),
+        "work": Field(_numbers, {}),
+        "sent": Field(_numbers, {}),
+        "cores": Field(_numbers, {}),
+    },
+    "skipped": _NEEDED | _PARTS | {"batch": Field(is_whole, 0)},
+    "evaluation": {
+        "position": Field(is_whole, Required),
+        "images": Field(is_count, Required),
+        "top1": Field(is_whole, Required),
+        "top5": Field(is_whole, 0),
+        "epoch": Field(is_number, 0.0),
+        "loss": Field(is_loss),
+        "seconds": Field(is_number),
+    },
+    "probe": {
+        "step": Field(is_whole, Required),
+        "seconds": Field(is_number),
+        "cpu": Field(_numbers),
+        "lock": Field(_numbers),
+        "main": Field(_numbers),
+        "gpus": Field(list_of(fits({"throttles": Field(_numbers)}))),
+        "threads": Field(list_of(fits(THREAD))),
+    },
+    "larger_batch": {
+        "seconds": Field(lambda value: is_number(value) and value > 0, Required),
+        "larger_s": Field(is_number, Required),
+    },
+    "end": _PARTS
+    | _REASON
+    | {
+        "outcome": Field(is_text, Required),
+        "position": Field(is_whole),
+        "step": Field(is_whole),
+        "best": Field(is_number),
+        "saved": Field(is_flag),
+    },
+    "stall": _WORDS,
+    "note": _WORDS,
+    "save_failed": _REASON,
+    "peer_lost": _REASON,
+}
+"""The fields that readers use, of each kind."""
+
+RECORD: Table = {
+    "recipe": Field(is_text, Required),
+    "values": Field(fits({"model": Field(is_text, Required)}), Required),
+    "data": Field(is_text, Required),
+    "fingerprint": Field(is_text, Required),
+    "classes": Field(_texts, Required),
+    "lanes": Field(is_count, Required),
+    "changes": Field(
+        list_of(fits(_NEEDED | {"values": Field(lambda v: isinstance(v, dict), Required)})),
+        Required,
+    ),
+}
+"""The fields of run.json."""
+
+
+def event_of(line: bytes) -> Event | None:
+    """The event in a line, with the fields that readers need; None where the line is damaged."""
+    try:
+        event = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+        return None
+    table = KINDS.get(event["kind"], {})
+    if misfit(event, ANY_KIND) or misfit(event, table):
+        return None
+    event = with_defaults(event, table)
+    if "environment" in table:
+        event["environment"] = with_defaults(event["environment"], ENVIRONMENT)
+    return event
+
+
+def with_defaults(value: Event, table: Table) -> Event:
+    absent = {
+        name: field.default
+        for name, field in table.items()
+        if name not in value and field.default not in (Absent, Required)
+    }
+    return {**absent, **value}
