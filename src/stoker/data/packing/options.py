@@ -33,6 +33,9 @@ class PackOptions:
     allow_missing: bool = key(
         False, "pack a list of URLs without the images that could not be downloaded this time"
     )
+    allow_private_addresses: bool = key(
+        False, "download a list of URLs from addresses inside this machine's network too"
+    )
     shard_images: int = key(1000, "images in a shard", at_least=1)
     workers: int = key(0, "processes; 0 starts one for each core", at_least=0)
     max_ram: float = key(
@@ -64,6 +67,7 @@ class PackSettings(TypedDict, total=False):
     val_share: float
     columns: Mapping[str, str]
     allow_missing: bool
+    allow_private_addresses: bool
     shard_images: int
     workers: int
     max_ram: float

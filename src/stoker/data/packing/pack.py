@@ -39,6 +39,7 @@ from stoker.data.packing.shard import (
 from stoker.data.packing.source import FileSource, StreamSource, open_source
 from stoker.data.packing.staging import Chunk, Staged, stage, stage_task
 from stoker.data.seal import SOURCE_CACHE, WALK_CACHE
+from stoker.data.sources.http import PRIVATE_REASONS
 from stoker.data.sources.layout import Ignored, Image, Listing, Split
 from stoker.errors import BadRequest, StokerError
 from stoker.host.limits import usable_cores, usable_memory
@@ -86,15 +87,18 @@ def pack(
     job.storage.check()
     if target.resolve() == Path(name).resolve():
         raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
-    images = open_source(name, settings.val_share, dict(settings.columns), target / WALK_CACHE)
+    cache, private = target / WALK_CACHE, settings.allow_private_addresses
+    images = open_source(name, settings.val_share, dict(settings.columns), cache, private)
     counter, existed = ProgressCounter(progress), target.exists()
     try:
         if isinstance(images, FileSource):
             job.pack_files(images, counter)
         else:
             job.pack_stream(images, counter)
-    except StokerError:
-        if not existed:
+    except StokerError as error:
+        if not existed and isinstance(error, BadRequest) and not Dataset.is_packed(target):
+            shutil.rmtree(target, ignore_errors=True)  # another try will be of another source
+        elif not existed:
             with suppress(OSError):
                 target.rmdir()  # only succeeds where it is empty
         raise
@@ -183,6 +187,7 @@ class PackJob:
             ignored: Ignored = []
             chunks = source.chunks(ignored, self.is_staged)
             rows, content = stage(chunks, self.target, self.storage, self.workers, counter)
+            refuse_private(rows)
             if not self.options.allow_missing:
                 refuse_missing(rows)
             listing = source.arrange(rows, ignored, self.options.val_share)
@@ -198,7 +203,10 @@ class PackJob:
     def stream_request(self, content: str) -> str:
         """The hash that identifies a pack of a stream with this content."""
         options = self.options
-        return sha256_json([content, asdict(self.storage), options.val_share, options.shard_images])
+        settings = [content, asdict(self.storage), options.val_share, options.shard_images]
+        # Only where it is on, so that sets that were packed before the flag existed are known.
+        private = ["private"] if options.allow_private_addresses else []
+        return sha256_json([*settings, *private])
 
     def content_hash(self, source: StreamSource) -> str:
         """A hash of the whole stream, read from the cache where the file has not changed."""
@@ -240,6 +248,15 @@ class PackJob:
 def hex_path(root: str) -> str:
     """An absolute path as hex digits: JSON has no text for names that are not UTF-8."""
     return os.fsencode(Path(root).resolve()).hex()
+
+
+def refuse_private(rows: pa.Table) -> None:
+    """Raise BadRequest where every download was refused for its address."""
+    if rows.num_rows and set(rows.column("reason").to_pylist()) <= set(PRIVATE_REASONS):
+        raise BadRequest(
+            f"every URL, for example {rows.column('path')[0]}, leads to an address inside this "
+            "machine's network: if that is meant, add --allow-private-addresses to stoker pack"
+        )
 
 
 def refuse_missing(rows: pa.Table) -> None:

@@ -62,7 +62,11 @@ class StreamSource:
 
 
 def open_source(
-    source: str, val_share: float, columns: dict[str, str], cache: Path
+    source: str,
+    val_share: float,
+    columns: dict[str, str],
+    cache: Path,
+    allow_private: bool = False,
 ) -> FileSource | StreamSource:
     """The source of this name. Raises BadRequest where there is none, or no training image."""
     path = Path(source)
@@ -74,7 +78,7 @@ def open_source(
     cached = load_walk(source, cache) if path.is_dir() else None
     files = () if cached else table_files(path)
     if files:
-        return table_source(open_table(files, columns), source, val_share)
+        return table_source(open_table(files, columns), source, val_share, allow_private)
     if path.is_dir():
         files_below = cached or walk(source)
         listing = list_folder(source, val_share, files_below)
@@ -126,7 +130,9 @@ def archive(name: str, path: Path | None) -> StreamSource:
     return StreamSource(chunks, arrange_names, stamp_of(path, {}) if path else None)
 
 
-def table_source(table: Table, source: str, val_share: float) -> FileSource | StreamSource:
+def table_source(
+    table: Table, source: str, val_share: float, allow_private: bool
+) -> FileSource | StreamSource:
     """Rows with image bytes or URLs are a stream; rows with paths are files."""
     name = shown(source)
     stamp = stamp_of(table.files[0], table.columns) if len(table.files) == 1 else None
@@ -149,7 +155,7 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
 
         def chunks(ignored: Ignored, is_staged: IsStaged) -> Iterator[Chunk]:
             ignored.extend(passed_over)
-            return downloads(listed, is_staged)
+            return downloads(listed, is_staged, allow_private)
 
         return StreamSource(chunks, arrange_rows, stamp)
     paths: ByClass[str] = {}
@@ -169,16 +175,18 @@ def arrange_table(
     return arrange(name, images, ignored, val_share, classes + in_number_order(others))
 
 
-def downloads(listed: list[Item], is_staged: IsStaged) -> Iterator[Chunk]:
+def downloads(
+    listed: list[Item], is_staged: IsStaged, allow_private: bool = False
+) -> Iterator[Chunk]:
     """Chunks of a list of URLs. Those that are staged already are not downloaded again."""
     starts = range(0, len(listed), CHUNK_IMAGES)
     rows_of = [tuple(listed[start : start + CHUNK_IMAGES]) for start in starts]
-    chunks = [Chunk(items, stamp_of_rows(items)) for items in rows_of]
+    chunks = [Chunk(items, stamp_of_rows(items), allow_private) for items in rows_of]
     staged = [is_staged(number, chunk) for number, chunk in enumerate(chunks)]
     missing = [chunk for chunk, done in zip(chunks, staged, strict=True) if not done]
     urls = [item.name for chunk in missing for item in chunk.items if item.reason is None]
     # Many at once, so that a host that hangs does not delay the others; bytes have their own limit.
-    fetched = fetch_all(urls, DownloadLimits(ahead=1024))
+    fetched = fetch_all(urls, DownloadLimits(ahead=1024, allow_private=allow_private))
     for chunk, done in zip(chunks, staged, strict=True):
         if done:
             yield chunk

@@ -27,9 +27,10 @@ from golden import check_golden
 from samples import image_folder, picture
 from stoker.data.images.encode import Storage
 from stoker.data.packing.options import PackOptions, PackSettings
-from stoker.data.packing.pack import pack, refuse_missing
+from stoker.data.packing.pack import pack, refuse_missing, refuse_private
 from stoker.data.packing.shard import ShardReport
 from stoker.data.seal import CACHES, SOURCE_CACHE
+from stoker.data.sources.http import PRIVATE_REASONS
 from stoker.errors import BadRequest, StokerError
 from waiting import until
 
@@ -548,7 +549,9 @@ REFUSALS: dict[str, Callable[[Path, Path], object]] = {
         folder, root / "out", storage=Storage(quality=101)
     ),
     "failed downloads": lambda folder, root: refuse_missing(FAILED_DOWNLOAD),
+    "private addresses": lambda folder, root: refuse_private(REFUSED_DOWNLOAD),
 }
+REFUSED_DOWNLOAD = pa.table({"path": ["http://10.0.0.7/1.jpg"], "reason": PRIVATE_REASONS[:1]})
 FAILED_DOWNLOAD = pa.table({"again": [True], "path": ["http://a/1.jpg"], "reason": ["HTTP 503"]})
 
 
