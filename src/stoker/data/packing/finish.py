@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stoker.commit import publish, sha256_file, sha256_json, temporary, write_json
@@ -47,6 +48,13 @@ def finish(
     if not splits["train"]["images"]:
         raise BadRequest(
             f"not one image of {listing.source} could be read, for example "
+            f"{rejected[0].column('path')[0]}: {rejected[0].column('reason')[0]}"
+        )
+    if len(pc.unique(tables["train"].column("label"))) == 1:
+        number = tables["train"].column("label")[0].as_py()
+        raise BadRequest(
+            f"only one class of {listing.source} has training images that could be read, "
+            f"'{listing.classes[number]}', and training needs at least two; rejected, for example: "
             f"{rejected[0].column('path')[0]}: {rejected[0].column('reason')[0]}"
         )
     rejects = pa.concat_tables(rejected)

@@ -30,6 +30,11 @@ class PackOptions:
         (),
         "the columns of a table, where their names do not tell: image=NAME,label=NAME,split=NAME",
     )
+    whole_labels: bool = key(
+        False,
+        "take each label of a table as one class name, even if it looks like several labels or "
+        "like a measured number",
+    )
     allow_missing: bool = key(
         False, "pack a list of URLs without the images that could not be downloaded this time"
     )
@@ -66,6 +71,7 @@ class PackSettings(TypedDict, total=False):
 
     val_share: float
     columns: Mapping[str, str]
+    whole_labels: bool
     allow_missing: bool
     allow_private_addresses: bool
     shard_images: int

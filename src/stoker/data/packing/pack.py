@@ -87,8 +87,7 @@ def pack(
     job.storage.check()
     if target.resolve() == Path(name).resolve():
         raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
-    cache, private = target / WALK_CACHE, settings.allow_private_addresses
-    images = open_source(name, settings.val_share, dict(settings.columns), cache, private)
+    images = open_source(name, target / WALK_CACHE, settings)
     counter, existed = ProgressCounter(progress), target.exists()
     try:
         if isinstance(images, FileSource):

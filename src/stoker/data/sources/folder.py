@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.commit import publish, temporary
+from stoker.data.sources.classes import parent_of_classes
 from stoker.data.sources.layout import (
     ByClass,
     Ignored,
@@ -52,9 +53,12 @@ def list_folder(root: str, val_share: float = 0.1, tree: Walk | None = None) -> 
         raise BadRequest(f"no folder at {shown(root)}")
     tree = tree or walk(root)
     if not any(tree.images.get("train", {}).values()):
+        flat = any(is_image(path) and "/" not in path for path, _ in tree.ignored)
+        meant = parent_of_classes(root) if flat else None
         raise BadRequest(
             f"no training images below {shown(root)}: expected {shown(root)}/CLASS/*.jpg "
             f"or {shown(root)}/train/CLASS/*.jpg"
+            + (f"; did you mean '{shown(meant)}'?" if meant else "")
         )
     return arrange(root, tree.images, tree.ignored, val_share)
 
