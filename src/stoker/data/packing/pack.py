@@ -24,6 +24,7 @@ import pyarrow as pa
 from stoker.commit import sha256_json, write_json
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
+from stoker.data.packing.changes import refusal_of
 from stoker.data.packing.finish import clear_up, finish
 from stoker.data.packing.memory import packing_workers
 from stoker.data.packing.options import PackOptions, PackSettings
@@ -138,17 +139,22 @@ class PackJob:
             return self.plan(listing, lambda paths: Files(source.root, tuple(paths)))
 
         request = sha256_json([[task.digest() for task in tasks()], listing.classes])
-        if already_packed(self.target, request):
+        if already_packed(self.target, request, self.own_listing(source)):
             self.refuse_other_root(source.root)
             source.remember()
             return
         self.target.mkdir(parents=True, exist_ok=True)
         with locked(self.target):
-            if not already_packed(self.target, request):
+            if not already_packed(self.target, request, self.own_listing(source)):
                 self.claim_for(source.root)
                 source.remember()
                 counter.total = sum(len(split.labels) for split in listing.splits.values())
                 self.write(listing, tasks(), request, counter)
+
+    def own_listing(self, source: FileSource) -> Listing[str] | None:
+        """The listing of a source that was packed here before; None for another folder."""
+        same = self.source_cache().get("root") in (None, hex_path(source.root))
+        return source.listing if same else None
 
     def refuse_other_root(self, root: str) -> None:
         """Raise BadRequest for a set from another folder, where equal names may be other images."""
@@ -280,16 +286,14 @@ def locked(target: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def already_packed(target: Path, request: str) -> bool:
-    """Whether the target is the set of this request. Raises BadRequest for any other content."""
+def already_packed(target: Path, request: str, listing: Listing[str] | None = None) -> bool:
+    """Whether the target is the set of this request. Raises BadRequest for any other content, with
+    what has changed where the set was made from this listing's source."""
     if not Dataset.is_packed(target):
         refuse_foreign_files(target)
         return False
     if Dataset(target).description.get("request") != request:
-        raise BadRequest(
-            f"{target} holds another packed set (other images or other settings): "
-            "name a new folder to pack into, or remove this one"
-        )
+        raise BadRequest(refusal_of(target, request, listing))
     clear_up(target)
     return True
 

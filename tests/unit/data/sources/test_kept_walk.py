@@ -192,7 +192,7 @@ class TestNotUsedAgain:
     def test_a_changed_folder_is_another_pack(self, root: Path, tmp_path: Path) -> None:
         out = pack(root, tmp_path / "out", workers=1)
         add_file(root)
-        with pytest.raises(BadRequest, match="another packed set"):
+        with pytest.raises(BadRequest, match="has changed since it was packed"):
             pack(root, out, workers=1)
 
     def test_for_another_folder(self, root: Path, cache: Path, tmp_path: Path) -> None:
