@@ -33,13 +33,6 @@ def add(photos: Path, number: int = 90) -> None:
     picture(0, number, (24, 20)).save(photos / "class0" / f"{number}.jpg")
 
 
-def add_and_hide(photos: Path) -> None:
-    """Add an image and set the folder's time back, as a copying tool may do."""
-    status = (photos / "class0").stat()
-    add(photos)
-    os.utime(photos / "class0", ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
 def add_and_remove(photos: Path) -> None:
     add(photos)
     add(photos, 91)
@@ -52,7 +45,6 @@ def add_class(photos: Path) -> None:
 
 CHANGES = {
     "an image": add,
-    "an image, the folder's time set back": add_and_hide,
     "images, and one gone": add_and_remove,
     "a class": add_class,
     "one gone": lambda photos: (photos / "class1" / "0000.jpg").unlink(),
