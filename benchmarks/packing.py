@@ -50,11 +50,12 @@ def cpu_s() -> float:
 
 
 def class_folder(images: Path, root: Path, most: int) -> Path:
-    """Copies of the photographs below a folder, or in a tar, as files of one class."""
-    folder = root / "folder" / "train" / "all"
-    folder.mkdir(parents=True)
+    """Copies of the photographs below a folder, or in a tar, as files of two classes."""
+    folders = [root / "folder" / "train" / name for name in ("even", "odd")]
+    for folder in folders:
+        folder.mkdir(parents=True)
     for number, path in enumerate(photographs_in(images, root)[: most or None]):
-        (folder / f"{number:06d}.jpg").write_bytes(path.read_bytes())
+        (folders[number % 2] / f"{number:06d}.jpg").write_bytes(path.read_bytes())
     return root / "folder"
 
 

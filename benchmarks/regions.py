@@ -26,7 +26,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from compare.sets import class_folder
+from compare.sets import class_folder, files_of
 from figures import quartiles, spread
 from packing import cpu_s
 from stoker.data.dataset import Dataset, SplitIndex
@@ -67,16 +67,17 @@ def shrunk(pixels: render.Pixels, store: str) -> render.Pixels:
 
 def packed(files: list[Path], store: str, rows: int, root: Path) -> SplitIndex:
     """A set that stores exactly these bytes: encoded here, kept by the pack."""
-    folder = root / f"{store}-{rows}" / "train" / "all"
-    folder.mkdir(parents=True)
+    folder = root / f"{store}-{rows}"
     for file in files:
         data = file.read_bytes()
         if store != "originals":
             pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
             data = encode_jpeg(shrunk(pixels, store), 90, rows)
-        (folder / file.name).write_bytes(data)
+        target = folder / "train" / file.parent.name / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
     out = pack(
-        folder.parents[1],
+        folder,
         root / f"packed-{store}-{rows}",
         storage=Storage(codec="original"),
         val_share=0,
@@ -167,7 +168,7 @@ def main() -> None:
     rows = [0, *flags.rows]
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        files = sorted((class_folder(flags.images, root) / "train" / "all").iterdir())
+        files = files_of(class_folder(flags.images, root))
         files = files[: flags.most // BATCH * BATCH]
         stores = {"originals": {0: packed(files, "originals", 0, root)}}
         for store in ("longer 500", "shorter 256"):

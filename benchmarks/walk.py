@@ -29,11 +29,12 @@ def hook(event, arguments):
         listings += str(arguments[0]).startswith(sys.argv[1])
 sys.addaudithook(hook)
 from pathlib import Path
+from stoker.data.packing.options import PackOptions
 from stoker.data.packing.source import open_source
 def rss_mb():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 bare, before, listings = rss_mb(), time.perf_counter(), 0
-source = open_source(sys.argv[1], 0.1, {}, Path(sys.argv[2]))
+source = open_source(sys.argv[1], Path(sys.argv[2]), PackOptions())
 listed = time.perf_counter()
 files = sum(len(split.images) for split in source.listing.splits.values())
 peak_listed = rss_mb()

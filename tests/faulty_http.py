@@ -261,12 +261,17 @@ class FaultyServer(ThreadingHTTPServer):
         self.asked_at: list[tuple[float, str]] = []
         self.headers_seen: list[dict[str, str]] = []
         self.places: list[str] = []
+        self.connections = 0
         self.sent = 0
         self.now: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
         """Requests under way at once, by Host header, and in all ("")."""
         self._lock = threading.Lock()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        self.connections += 1
+        return super().get_request()
 
     def recording(self, path: str, host: str) -> contextlib.ExitStack:
         """Counts a request as under way until it is closed."""

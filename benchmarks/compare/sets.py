@@ -87,12 +87,18 @@ def photographs_in(images: Path, root: Path) -> list[Path]:
 
 
 def class_folder(images: Path, root: Path) -> Path:
-    """Links to all photographs below a folder, or in a tar, as a folder of one class."""
-    folder = root / "folder" / "train" / "all"
-    folder.mkdir(parents=True)
+    """Links to all photographs below a folder, or in a tar, as a folder of two classes."""
+    folders = [root / "folder" / "train" / name for name in ("even", "odd")]
+    for folder in folders:
+        folder.mkdir(parents=True)
     for number, path in enumerate(photographs_in(images, root)):
-        (folder / f"{number:06d}{path.suffix.lower()}").symlink_to(path.resolve())
+        (folders[number % 2] / f"{number:06d}{path.suffix.lower()}").symlink_to(path.resolve())
     return root / "folder"
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The photographs of a class folder, in their order."""
+    return sorted((folder / "train").glob("*/*"), key=lambda path: path.name)
 
 
 def synthetic(folder: Path, images: int) -> Path:
@@ -110,9 +116,10 @@ def synthetic(folder: Path, images: int) -> Path:
 
 def tiles(folder: Path, root: Path, side: int, number: int) -> Path:
     """Square parts of the photographs, shrunk to `side` pixels: a set of small images."""
-    target = root / "train" / "all"
-    target.mkdir(parents=True)
-    paths = sorted((folder / "train" / "all").iterdir())
+    targets = [root / "train" / name for name in ("even", "odd")]
+    for target in targets:
+        target.mkdir(parents=True)
+    paths = files_of(folder)
     random = np.random.default_rng(0)
     shares = np.array_split(np.arange(number), len(paths))
     for path, share in zip(paths, shares, strict=True):
@@ -123,7 +130,7 @@ def tiles(folder: Path, root: Path, side: int, number: int) -> Path:
             top, left = (random.integers(0, length - edge + 1) for length in pixels.shape[:2])
             cut = pixels[top : top + edge, left : left + edge]
             shrunk = cv2.resize(cut, (side, side), interpolation=cv2.INTER_AREA)
-            cv2.imwrite(str(target / f"{tile:06d}.bmp"), shrunk[..., ::-1])
+            cv2.imwrite(str(targets[tile % 2] / f"{tile:06d}.bmp"), shrunk[..., ::-1])
     return root
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,17 @@ import pytest
 import stoker
 from faulty_http import FaultyServer, body_of
 from measured import held, measured
-from stoker.data.sources import download
+from stoker.data.sources import download, http
 from stoker.data.sources.download import DownloadLimits, Fetched, back_off_s, fetch_all
+from stoker.data.sources.http import PRIVATE_REASONS
 from waiting import until
 
-QUICK = DownloadLimits(tries=3, max_bytes=1 << 20, first_wait_s=0.01)
+loopback = partial(DownloadLimits, allow_private=True)
+"""The servers of these tests are on this machine."""
+QUICK = loopback(tries=3, max_bytes=1 << 20, first_wait_s=0.01)
 HASTY = replace(QUICK, idle_s=0.3, total_s=0.6)
 """For what never comes."""
-PATIENT = DownloadLimits(idle_s=600, total_s=600)
+PATIENT = loopback(idle_s=600, total_s=600)
 """For what does not end by itself within any test."""
 
 
@@ -208,12 +212,12 @@ class TestOrder:
 
 class TestPoliteness:
     def test_a_host_sees_no_more_connections_than_it_may(self, server: FaultyServer) -> None:
-        limits = DownloadLimits(per_host=3, together=16)
+        limits = loopback(per_host=3, together=16)
         fetch(server, *(f"company/{number}" for number in range(40)), limits=limits)
         assert 2 <= server.most["127.0.0.1"] <= 3
 
     def test_nor_do_all_together(self, server: FaultyServer) -> None:
-        limits = DownloadLimits(per_host=4, together=6)
+        limits = loopback(per_host=4, together=6)
         urls = [
             server.url(f"company/{number}", host)
             for number in range(20)
@@ -226,7 +230,7 @@ class TestPoliteness:
 
     def test_nor_a_host_that_all_are_sent_to(self, server: FaultyServer) -> None:
         server.places = [server.url(f"late/30/{n}", "localhost") for n in range(20)]
-        found = fetch(server, *(f"to/{n}" for n in range(20)), limits=DownloadLimits(per_host=2))
+        found = fetch(server, *(f"to/{n}" for n in range(20)), limits=loopback(per_host=2))
         assert all(one.data for one in found)
         assert server.most["localhost"] <= 2
 
@@ -236,14 +240,14 @@ class TestPoliteness:
         assert second - first >= 1.0
 
     def test_by_all_who_ask_that_host(self, server: FaultyServer) -> None:
-        limits = DownloadLimits(per_host=1, first_wait_s=0.01)
+        limits = loopback(per_host=1, first_wait_s=0.01)
         found = fetch(server, "busy/1/x", "fine/1", "fine/2", limits=limits)
         assert all(one.data for one in found)
         (first, _), *later = server.asked_at
         assert all(when - first >= 1.0 for when, _ in later)
 
     def test_a_very_long_pause_is_left_to_a_later_run(self, server: FaultyServer) -> None:
-        limits = DownloadLimits(per_host=1)
+        limits = loopback(per_host=1)
         found = fetch(server, "always-busy/7200", *["fine/1"] * 20, limits=limits)
         why = "download: host 127.0.0.1 asks for a pause of 7200 s"
         assert found == [Fetched(None, why, temporary=True)] * 21
@@ -257,7 +261,7 @@ class TestPoliteness:
 
 class TestDeadHosts:
     def test_a_dead_host_does_not_cost_its_tries_for_every_url(self, server: FaultyServer) -> None:
-        limits = DownloadLimits(tries=3, per_host=4, idle_s=0.2, first_wait_s=0.01)
+        limits = loopback(tries=3, per_host=4, idle_s=0.2, first_wait_s=0.01)
         found = fetch(server, *(f"hang/{number}" for number in range(400)), limits=limits)
         assert all(one.temporary and one.data is None for one in found)
         assert found[-1].reason == "download: host 127.0.0.1 does not answer (timed out)"
@@ -277,7 +281,7 @@ class TestDeadHosts:
         assert set(found) <= {refused, Fetched(None, down, temporary=True)}
 
     def test_one_answer_between_them_and_a_host_is_not_dead(self, server: FaultyServer) -> None:
-        limits = DownloadLimits(tries=1, per_host=1)
+        limits = loopback(tries=1, per_host=1)
         paths = [path for number in range(30) for path in (f"slam/{number}", "status/404")]
         found = fetch(server, *paths, limits=limits)
         assert {one.reason for one in found} == {
@@ -287,7 +291,7 @@ class TestDeadHosts:
 
     def test_after_a_rest_it_is_asked_again(self, server: FaultyServer) -> None:
         passed_s = [0.0]
-        limits = DownloadLimits(tries=1, per_host=1, together=1, ahead=0)
+        limits = loopback(tries=1, per_host=1, together=1, ahead=0)
         answers = fetch_all(
             [server.url(path) for path in [*["slam/1"] * 21, "fine/1"]],
             limits,
@@ -307,7 +311,7 @@ class TestDeadHosts:
 
 class TestMemory:
     def test_a_consumer_that_takes_nothing_stops_the_downloads(self, server: FaultyServer) -> None:
-        limits = DownloadLimits(per_host=4, together=4, ahead=3)
+        limits = loopback(per_host=4, together=4, ahead=3)
         answers = fetch_all([server.url(f"fine/{n}") for n in range(200)], limits)
         for taken in range(1, 4):
             next(answers)
@@ -316,9 +320,7 @@ class TestMemory:
         assert len(list(answers)) == 197
 
     def test_so_do_too_many_bytes(self, server: FaultyServer) -> None:
-        limits = DownloadLimits(
-            per_host=4, together=4, ahead=50, ahead_bytes=3 * len(body_of("/fine/0"))
-        )
+        limits = loopback(per_host=4, together=4, ahead=50, ahead_bytes=3 * len(body_of("/fine/0")))
         answers = fetch_all([server.url(f"fine/{n}") for n in range(60)], limits)
         next(answers)
         assert settled(server, 4) <= 1 + 3 + limits.together
@@ -327,7 +329,7 @@ class TestMemory:
     def test_a_body_larger_than_all_that_may_be_held_comes_through(
         self, server: FaultyServer
     ) -> None:
-        limits = DownloadLimits(ahead_bytes=1)
+        limits = loopback(ahead_bytes=1)
         found = fetch(server, *(f"fine/{n}" for n in range(20)), limits=limits)
         assert all(one.data for one in found)
 
@@ -394,6 +396,71 @@ class TestStopping:
         monkeypatch.setattr(download, "get", broken)
         with pytest.raises(ZeroDivisionError):
             fetch_one(server, "fine/1")
+
+
+PUBLIC_ONLY = replace(QUICK, allow_private=False)
+REFUSED, REDIRECT_REFUSED = PRIVATE_REASONS
+SPELLINGS = ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "017700000001", "[::ffff:127.0.0.1]"]
+
+
+@pytest.mark.exact
+class TestPrivate:
+    """Without consent no address inside this machine's network is connected to."""
+
+    @pytest.mark.parametrize("host", [*SPELLINGS, "localhost", "0.0.0.0"])
+    def test_a_listed_address_is_refused_before_it_is_connected_to(
+        self, server: FaultyServer, host: str
+    ) -> None:
+        (answer,) = fetch_all([server.url("fine/1", host)], PUBLIC_ONLY)
+        assert answer == Fetched(None, REFUSED)
+        assert server.connections == 0
+
+    def test_so_is_a_name_that_leads_inside(
+        self, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = socket.getaddrinfo
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda host, *rest, **more: real("127.0.0.1", *rest, **more)
+        )
+        (answer,) = fetch_all([server.url("fine/1", "pictures.example")], PUBLIC_ONLY)
+        assert answer == Fetched(None, REFUSED)
+        assert server.connections == 0
+
+    @pytest.mark.parametrize(
+        "inside",
+        ["10.0.0.7", "192.168.1.1", "100.64.0.1", "[fc00::1]", "0xa000007", "[64:ff9b::10.0.0.7]"],
+    )
+    @pytest.mark.parametrize("listed", [False, True])
+    def test_behind_a_proxy_the_name_is_what_counts(
+        self, server: FaultyServer, monkeypatch: pytest.MonkeyPatch, inside: str, listed: bool
+    ) -> None:
+        monkeypatch.setenv("http_proxy", server.url(""))
+        monkeypatch.setenv("no_proxy", "")
+        server.places = [f"http://{inside}/fine/1"]
+        url = server.places[0] if listed else "http://pictures.invalid/to/0"
+        (answer,) = fetch_all([url], PUBLIC_ONLY)
+        assert answer == Fetched(None, REFUSED if listed else REDIRECT_REFUSED)
+        assert list(server.asked) == ([] if listed else ["/to/0"])
+
+    def test_a_private_proxy_is_the_users_own(
+        self, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("http_proxy", server.url(""))
+        monkeypatch.setenv("no_proxy", "")
+        (answer,) = fetch_all(["http://pictures.invalid/fine/1"], PUBLIC_ONLY)
+        assert answer.data == body_of("/fine/1")
+
+    def test_a_redirect_inside_is_refused_before_it_is_connected_to(
+        self, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # This machine has no public address: let the first of two loopback addresses count as one.
+        monkeypatch.setattr(http, "is_public", lambda host: host == "127.0.0.1")
+        monkeypatch.setattr(http, "is_internal", lambda host: False)
+        server.places = [server.url("fine/1", "127.0.0.2"), server.url("fine/2")]
+        inside, outside = fetch(server, "to/0", "to/1", limits=PUBLIC_ONLY)
+        assert inside == Fetched(None, REDIRECT_REFUSED)
+        assert outside.data == body_of("/fine/2")
+        assert server.connections == 3
 
 
 class TestProxy:
@@ -466,6 +533,11 @@ class TestSecure:
             body_of("/fine/x"),
             None,
         ]
+
+    @pytest.mark.exact
+    def test_a_private_address_gets_no_tls_either(self, secure: FaultyServer) -> None:
+        assert fetch_one(secure, "fine/1", PUBLIC_ONLY) == Fetched(None, REFUSED)
+        assert secure.connections == 0
 
     @pytest.mark.usefixtures("trusted")
     @pytest.mark.parametrize("path", ["drip/1", "drip-headers/1", "hang/1"])

@@ -58,13 +58,15 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A gigabyte of pixels."""
     root = tmp_path_factory.mktemp("large")
-    folder, side = root / "photos" / "train" / "all", 340
-    folder.mkdir(parents=True)
+    folders, side = [root / "photos" / "train" / name for name in ("even", "odd")], 340
+    for folder in folders:
+        folder.mkdir(parents=True)
     pixels = np.empty((side, side, 3), np.uint8)
     pixels[...] = np.linspace(0, 255, side).astype(np.uint8)[:, None]
     for number in range(3000):
         pixels[:, number % side] += 1
-        (folder / f"{number:05d}.jpg").write_bytes(simplejpeg.encode_jpeg(pixels, quality=50))
+        image = simplejpeg.encode_jpeg(pixels, quality=50)
+        (folders[number % 2] / f"{number:05d}.jpg").write_bytes(image)
     return pack(root / "photos", root / "packed", storage=Storage(codec="raw"), val_share=0)
 
 

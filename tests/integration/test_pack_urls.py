@@ -7,8 +7,9 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,18 +19,22 @@ import pytest
 from faulty_http import FAULTS, Answer, FaultyServer
 from packing import as_folder, jpeg, run_pack, same_set, shards, start_pack
 from stoker.data.dataset import Dataset
+from stoker.data.packing import pack as packing
 from stoker.data.packing import source as sources
-from stoker.data.packing.pack import pack
 from stoker.data.packing.shard import ShardReport
 from stoker.data.packing.staging import CHUNK_IMAGES
 from stoker.data.sources.download import DownloadLimits
-from stoker.errors import BadRequest, StokerError
+from stoker.data.sources.http import PRIVATE_REASONS
+from stoker.errors import BAD_REQUEST, BadRequest, StokerError
 
 PHOTOS = [jpeg(label, label, (12, 10)) for label in range(5)]
 BRISK = DownloadLimits(tries=3, first_wait_s=0.01, max_bytes=1 << 20)
 """Whoever is asked may take its time: on a busy machine an answer is late, and still the first."""
 HURRIED = replace(BRISK, total_s=1.5)
 """For what never comes."""
+FLAG = "--allow-private-addresses"
+pack = partial(packing.pack, allow_private_addresses=True)
+"""The server of these tests is on this machine."""
 gate = threading.Event()
 """Until it is set, `gated` photos do not come."""
 
@@ -65,14 +70,19 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     made.close()
 
 
+def with_flag(limits: DownloadLimits, *, allow_private: bool, **more: object) -> DownloadLimits:
+    """These limits; whether private addresses are allowed is still the caller's choice."""
+    return replace(limits, allow_private=allow_private)
+
+
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "DownloadLimits", lambda **more: BRISK)
+    monkeypatch.setattr(sources, "DownloadLimits", partial(with_flag, BRISK))
 
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "DownloadLimits", lambda **more: HURRIED)
+    monkeypatch.setattr(sources, "DownloadLimits", partial(with_flag, HURRIED))
 
 
 def url_list(file: Path, urls: list[str], labels: list[str] | None = None) -> Path:
@@ -171,17 +181,19 @@ class TestWhatComes:
         assert Dataset(out).images("train") == 4
 
     def test_a_label_that_is_not_utf8(self, server: FaultyServer, tmp_path: Path) -> None:
-        lines = [f"{url},".encode() + b"caf\xe9" for url in photos(server, 4)]
+        labels = (b"caf\xe9", b"bar") * 2
+        urls = photos(server, 4)
+        lines = [f"{url},".encode() + label for url, label in zip(urls, labels, strict=True)]
         (tmp_path / "l.csv").write_bytes(b"\n".join([b"url,label", *lines]))
         out = pack(tmp_path / "l.csv", tmp_path / "out", workers=1)
-        assert Dataset(out).classes == ["caf\\xe9"]
+        assert Dataset(out).classes == ["bar", "caf\\xe9"]
 
     def test_a_password_is_kept_nowhere(self, server: FaultyServer, tmp_path: Path) -> None:
         urls = [*photos(server, 6), server.url("status/404")]
         secret = [url.replace("http://", "http://bob:hunter2@") for url in urls]
         file = url_list(tmp_path / "l.csv", secret, ["a", "b"] * 3 + ["a"])
         out = tmp_path / "out"
-        code, said = run_pack(file, out, "--workers", "1")
+        code, said = run_pack(file, out, "--workers", "1", FLAG)
         assert code == 0, said
         assert any("Authorization" in headers for headers in server.headers_seen)
         assert "hunter2" not in said
@@ -203,6 +215,53 @@ class TestWhatComes:
             pack(url_list(tmp_path / "l.csv", urls), tmp_path / "out", workers=1)
 
 
+@pytest.mark.exact
+class TestPrivateAddresses:
+    def test_a_list_of_nothing_else_needs_the_flag(
+        self, server: FaultyServer, tmp_path: Path
+    ) -> None:
+        file, out = url_list(tmp_path / "l.csv", photos(server, 8)), tmp_path / "out"
+        code, output = run_pack(file, out, "--workers", "1")
+        assert (code, FLAG in output.splitlines()[-1]) == (BAD_REQUEST, True), output
+        assert (server.connections, out.exists()) == (0, False)
+        code, output = run_pack(file, out, "--workers", "1", FLAG)
+        assert code == 0, output
+        assert Dataset(out).images("train") == 6
+
+    def test_among_others_each_is_a_row_with_its_reason(
+        self, server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("http_proxy", server.url(""))
+        monkeypatch.setenv("no_proxy", "")
+        server.places = ["http://192.168.0.9/photo/1/9"]
+        urls = [f"http://pictures.invalid/photo/{n % 2}/{n}" for n in range(8)]
+        inside = ["http://10.0.0.7/photo/0/8", "http://pictures.invalid/to/0"]
+        file = url_list(tmp_path / "l.csv", urls + inside, ["class0", "class1"] * 5)
+        out = packing.pack(file, tmp_path / "out", workers=1, val_share=0)
+        rows = pq.read_table(out / "rejected.parquet").to_pylist()
+        assert {row["path"]: row["reason"] for row in rows} == dict(
+            zip(inside, PRIVATE_REASONS, strict=True)
+        )
+        with pytest.raises(BadRequest, match="another packed set"):
+            pack(file, out, workers=1, val_share=0)
+
+    def test_with_the_flag_only_the_refused_are_downloaded_again(
+        self, server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("http_proxy", server.url(""))
+        monkeypatch.setenv("no_proxy", "")
+        urls = [f"http://pictures.invalid/photo/{n % 2}/{n}" for n in range(CHUNK_IMAGES)]
+        urls += ["http://10.0.0.7/photo/0/x", "http://pictures.invalid/photo/1/y"]
+        file = url_list(tmp_path / "l.csv", urls)
+        options = {"workers": 1, "progress": stop_after(2)}
+        with pytest.raises(StopHere):
+            packing.pack(file, tmp_path / "out", **options)  # type: ignore[arg-type]
+        out = pack(file, tmp_path / "out", workers=1)
+        assert not reasons(out, server)
+        assert server.asked["/photo/0/0"] == 1
+        assert server.asked["/photo/0/x"] == 1
+
+
 @pytest.mark.usefixtures("hurried")
 def test_what_never_ends_is_a_row_with_its_reason(server: FaultyServer, tmp_path: Path) -> None:
     urls = [*photos(server, 2), server.url("drip")]
@@ -215,8 +274,16 @@ class StopHere(Exception):
     pass
 
 
-def stop_after_a_chunk(report: ShardReport, done: int, total: int) -> None:
-    raise StopHere
+def stop_after(chunks: int) -> Callable[[ShardReport, int, int], None]:
+    """Progress that stops a pack after so many chunks."""
+    reports: list[ShardReport] = []
+
+    def progress(report: ShardReport, done: int, total: int) -> None:
+        reports.append(report)
+        if len(reports) == chunks:
+            raise StopHere
+
+    return progress
 
 
 @pytest.mark.usefixtures("brisk")
@@ -233,7 +300,7 @@ def test_failures_that_may_pass_are_tried_again_by_a_resumed_pack(
     gate.set()
     file = url_list(tmp_path / "l.csv", urls, [f"c{n % 2}" for n in range(len(urls))])
     with pytest.raises(StopHere):
-        pack(file, tmp_path / "out", workers=1, progress=stop_after_a_chunk)
+        pack(file, tmp_path / "out", workers=1, progress=stop_after(1))
     assert server.asked[f"/photo-after/503/{BRISK.tries}/1/late"] == BRISK.tries
     out = pack(file, tmp_path / "out", workers=1)
     assert reasons(out, server) == {"status": "download: 404 Not Found"}
@@ -258,7 +325,7 @@ def test_after_a_kill_only_what_is_not_staged_is_fetched(
     first = [*photos(server, count), *(f"{url}b" for url in photos(server, count))]
     urls = [*first, *photos(server, 60, "gated")]
     file = url_list(tmp_path / "l.csv", urls)
-    flags, out = ("--workers", "1"), tmp_path / "out"
+    flags, out = ("--workers", "1", FLAG), tmp_path / "out"
     process = start_pack(file, out, *flags)
     staged = out / ".parts" / ".parts" / "stage-00001.parquet"
     give_up = time.monotonic() + 240

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from typing import Any
 
 from stoker.data.dataset import Dataset
+from stoker.data.packing.duplicates import EXAMPLES
 from stoker.data.packing.shard import ShardReport
 from stoker.show.progress import progress
 from stoker.text import plural, size
@@ -57,7 +59,7 @@ def summary_lines(
     ]
     if shrunk:
         lines.insert(2, shrunk_line(dataset, shrunk, largest))
-    if dataset.description["held_out"]:
+    if dataset.description["held_out"] and report["images"].get("val"):
         lines.append(
             f"  held out  {dataset.description['held_out']:.0%} of each class as val, "
             "because the source has neither val nor test"
@@ -89,6 +91,42 @@ def near_lines(dataset: Dataset, near: dict[str, Any]) -> list[str]:
     ]
 
 
+def conflict_lines(classes: list[str], conflicts: dict[str, Any] | None) -> list[str]:
+    """The same picture under several labels: the files and their labels."""
+    if not conflicts:
+        return []
+    lines = [f"  labels    {plural(conflicts['images'], 'image')} with several labels:"]
+    for (path, label), (other_path, other_label) in conflicts["examples"]:
+        lines.append(
+            f"            {path} ({classes[label]}) = {other_path} ({classes[other_label]})"
+        )
+    if more := conflicts["pairs"] - len(conflicts["examples"]):
+        lines.append(f"            and {plural(more, 'more pair')}")
+    return lines
+
+
+def similar_names(classes: list[str]) -> list[str]:
+    """A line for each group of classes that differ only in case, Unicode form or spaces."""
+    groups: dict[str, list[str]] = {}
+    for name in classes:
+        plain = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+        groups.setdefault(unicodedata.normalize("NFKC", plain), []).append(name)
+    similar = [names for names in groups.values() if len(names) > 1]
+    lines = [
+        f"  classes   {', '.join(map(quoted, names))} differ only in case, Unicode form or spaces: "
+        "are they one class?"
+        for names in similar[:EXAMPLES]
+    ]
+    more = len(similar) - len(lines)
+    return [*lines, f"            and {plural(more, 'more group')} of classes"] if more else lines
+
+
+def quoted(name: str) -> str:
+    """A name in quotes. Marks that are combined with a letter are escaped, to tell it apart."""
+    escaped = (ascii(c)[1:-1] if unicodedata.combining(c) else c for c in name)
+    return f"'{''.join(escaped)}'"
+
+
 def attention_lines(dataset: Dataset, report: dict[str, Any]) -> list[str]:
     """Rejected images, duplicates, absent classes and ignored files."""
     lines = [
@@ -105,6 +143,8 @@ def attention_lines(dataset: Dataset, report: dict[str, Any]) -> list[str]:
         )
     for split, count in report["duplicates"]["within"].items():
         lines.append(f"  repeated  {plural(count, 'image')} of {split} more than once in {split}")
+    lines += conflict_lines(dataset.classes, report["duplicates"].get("conflicts"))
+    lines += similar_names(dataset.classes)
     if near := report.get("near"):
         lines += near_lines(dataset, near)
     for split, names in report["absent"].items():

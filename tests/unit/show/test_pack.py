@@ -185,13 +185,62 @@ def test_the_codec_is_named(leaking: str) -> None:
     assert "(raw)" in leaking.splitlines()[0]
 
 
-def test_summary_golden(messy: str, leaking: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def muddled(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Pictures under two labels, in one split and in two, and classes that are spelled twice."""
+    root = tmp_path_factory.mktemp("muddled")
+    folder = root / "photos"
+    names = ["Cat", "cat", "cat ", "caf\u00e9", "cafe\u0301", "dog", "straße", "STRASSE"]
+    for label, name in enumerate(names):
+        for number in range(2):
+            split = ("train", "val")[number]
+            (folder / split / name).mkdir(parents=True)
+            picture(label % 5, 10 * label + number, (24, 20)).save(folder / split / name / "1.png")
+    for number, name in enumerate(("Cat", "dog", "cat")):
+        shutil.copy(
+            folder / "train" / "Cat" / "1.png", folder / "train" / name / f"same{number}.png"
+        )
+    shutil.copy(folder / "train" / "dog" / "1.png", folder / "val" / "cat" / "a-dog.png")
+    return summary(folder, root / "out")
+
+
+@pytest.mark.exact
+def test_a_picture_under_several_labels_is_named_with_files_and_labels(muddled: str) -> None:
+    assert "2 images with several labels" in line_with("labels", muddled)
+    assert "train/dog/1.png (dog) = " in muddled or " = train/dog/1.png (dog)" in muddled
+    assert "val/cat/a-dog.png (cat)" in muddled
+    assert "train/dog/same1.png (dog)" in muddled
+
+
+@pytest.mark.exact
+def test_classes_that_differ_only_in_spelling_are_named(muddled: str) -> None:
+    lines = [line for line in muddled.splitlines() if line.startswith("  classes ")]
+    assert [line.partition(" differ")[0].split(maxsplit=1)[1] for line in lines] == [
+        "'Cat', 'cat', 'cat '",
+        "'STRASSE', 'straße'",
+        "'cafe\\u0301', 'café'",
+    ]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("broken", [False, True])
+def test_held_out_is_only_said_where_something_was(tmp_path: Path, broken: bool) -> None:
+    folder = image_folder(tmp_path / "photos", classes=2, images=1)
+    if broken:  # what would be held out cannot be read
+        for number in range(2):
+            (folder / f"class{number}" / "0001.jpg").touch()
+    text = summary(folder, tmp_path / "out")
+    assert ("val 0" in text) == broken
+    assert "held out" not in text
+
+
+def test_summary_golden(messy: str, leaking: str, muddled: str, tmp_path: Path) -> None:
     """Every line of a summary; folders and sizes in bytes depend on the machine."""
     folder = image_folder(tmp_path / "photos", classes=2, images=4, val=1)
     even = summary(folder, tmp_path / "out", storage=Storage(near_duplicates=True))
     dataset = Dataset(tmp_path / "out")
     pair = {"path": "train/a/1.jpg", "other_path": "val/a/2.jpg"}
     dataset.description["report"]["near"] = {"pairs": 2, "examples": [pair]}
-    text = "\n\n".join((messy, leaking, even, "\n".join(summary_lines(dataset))))
+    text = "\n\n".join((messy, leaking, muddled, even, "\n".join(summary_lines(dataset))))
     text = re.sub(r"/\S*/out", "SET", re.sub(r"[\d.]+ kB", "N kB", text))
     check_golden("show_pack", text.splitlines())

@@ -31,7 +31,8 @@ PAIR = pa.schema([*((name, pa.string()) for name in _NAMES), ("bits", pa.int8())
 
 
 def duplicates(tables: dict[str, pa.Table]) -> dict[str, Any]:
-    """Images with exactly the same pixels: inside a split, and between train and the others."""
+    """Images with exactly the same pixels: inside a split, between train and the others, and
+    under several labels."""
     report: dict[str, Any] = {"within": {}, "across": {}, "examples": {}}
     hashes = {split: pixel_hashes(table) for split, table in tables.items()}
     for split, keys in hashes.items():
@@ -47,7 +48,28 @@ def duplicates(tables: dict[str, pa.Table]) -> dict[str, Any]:
             twin = int(np.flatnonzero(hashes["train"] == hashes[split][row])[0])
             paths = (tables[split].column("path"), tables["train"].column("path"))
             pairs.append([paths[0][int(row)].as_py(), paths[1][twin].as_py()])
+    if conflicts := conflicting_labels(pa.concat_tables(tables.values())):
+        report["conflicts"] = conflicts
     return report
+
+
+def conflicting_labels(table: pa.Table) -> dict[str, Any]:
+    """Images with the same pixels under several labels: how many there are, and pairs of rows
+    (path, label) for some; empty where there are none."""
+    _, groups = np.unique(pixel_hashes(table), return_inverse=True)
+    labels = numbers(table, "label")
+    order = np.lexsort((labels, groups))
+    same_image = groups[order[1:]] == groups[order[:-1]]
+    differ = np.flatnonzero(same_image & (labels[order[1:]] != labels[order[:-1]]))
+    if not len(differ):
+        return {}
+    paths = table.column("path")
+    pairs = [(int(order[at]), int(order[at + 1])) for at in differ[:EXAMPLES].tolist()]
+    return {
+        "images": len(np.unique(groups[order[differ]])),
+        "pairs": len(differ),
+        "examples": [[[paths[row].as_py(), int(labels[row])] for row in pair] for pair in pairs],
+    }
 
 
 def pixel_hashes(table: pa.Table) -> NDArray[np.void]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stoker.commit import publish, sha256_file, sha256_json, temporary, write_json
@@ -28,7 +29,7 @@ def finish(
     target: Path, listing: Listing[Any], counts: dict[str, int], storage: Storage, request: str
 ) -> None:
     """Write the tables and the description of a set, whose splits have these counts of shards.
-    Raises BadRequest where no training image could be read."""
+    Raises BadRequest where too few training images could be read."""
     splits: dict[str, dict[str, Any]] = {}
     tables: dict[str, pa.Table] = {}
     rejected = []
@@ -44,11 +45,7 @@ def finish(
             "index_sha256": write_table(target / split / "index.parquet", tables[split]),
             "shards": [describe_shard(*numbered) for numbered in enumerate(shards)],
         }
-    if not splits["train"]["images"]:
-        raise BadRequest(
-            f"not one image of {listing.source} could be read, for example "
-            f"{rejected[0].column('path')[0]}: {rejected[0].column('reason')[0]}"
-        )
+    require_readable(listing, tables["train"], rejected[0])
     rejects = pa.concat_tables(rejected)
     hashes = {REJECTED_SHA256: write_table(target / "rejected.parquet", rejects)}
     report = describe(listing, tables, rejects)
@@ -71,6 +68,23 @@ def finish(
     remove_other_shards(target, splits)
     write_json(target / "dataset.json", sealed(description))
     clear_up(target)
+
+
+def require_readable(listing: Listing[Any], train: pa.Table, rejects: pa.Table) -> None:
+    """Raise BadRequest where the training images that could be read have fewer than two classes."""
+    labels = pc.unique(train.column("label")).to_pylist()
+    if len(labels) > 1:
+        return
+    problem = f"not one image of {listing.source} could be read, for example"
+    if labels:
+        problem = (
+            f"only one class of {listing.source} has training images that could be read, "
+            f"'{listing.classes[labels[0]]}', and training needs at least two; rejected, for "
+            "example:"
+        )
+    # The first rejected image: with two classes listed and fewer left, there is one.
+    example = rejects.slice(0, 1).to_pylist()[0]
+    raise BadRequest(f"{problem} {example['path']}: {example['reason']}")
 
 
 def rejects_of(rows: pa.Table, split: str) -> pa.Table:

@@ -30,8 +30,16 @@ class PackOptions:
         (),
         "the columns of a table, where their names do not tell: image=NAME,label=NAME,split=NAME",
     )
+    whole_labels: bool = key(
+        False,
+        "take each label of a table as one class name, even if it looks like several labels or "
+        "like a measured number",
+    )
     allow_missing: bool = key(
         False, "pack a list of URLs without the images that could not be downloaded this time"
+    )
+    allow_private_addresses: bool = key(
+        False, "download a list of URLs from addresses inside this machine's network too"
     )
     shard_images: int = key(1000, "images in a shard", at_least=1)
     workers: int = key(0, "processes; 0 starts one for each core", at_least=0)
@@ -63,7 +71,9 @@ class PackSettings(TypedDict, total=False):
 
     val_share: float
     columns: Mapping[str, str]
+    whole_labels: bool
     allow_missing: bool
+    allow_private_addresses: bool
     shard_images: int
     workers: int
     max_ram: float

@@ -24,6 +24,7 @@ import pyarrow as pa
 from stoker.commit import sha256_json, write_json
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
+from stoker.data.packing.changes import refusal_of
 from stoker.data.packing.finish import clear_up, finish
 from stoker.data.packing.memory import packing_workers
 from stoker.data.packing.options import PackOptions, PackSettings
@@ -39,6 +40,7 @@ from stoker.data.packing.shard import (
 from stoker.data.packing.source import FileSource, StreamSource, open_source
 from stoker.data.packing.staging import Chunk, Staged, stage, stage_task
 from stoker.data.seal import SOURCE_CACHE, WALK_CACHE
+from stoker.data.sources.http import PRIVATE_REASONS
 from stoker.data.sources.layout import Ignored, Image, Listing, Split
 from stoker.errors import BadRequest, StokerError
 from stoker.host.limits import usable_cores, usable_memory
@@ -86,15 +88,17 @@ def pack(
     job.storage.check()
     if target.resolve() == Path(name).resolve():
         raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
-    images = open_source(name, settings.val_share, dict(settings.columns), target / WALK_CACHE)
+    images = open_source(name, target / WALK_CACHE, settings)
     counter, existed = ProgressCounter(progress), target.exists()
     try:
         if isinstance(images, FileSource):
             job.pack_files(images, counter)
         else:
             job.pack_stream(images, counter)
-    except StokerError:
-        if not existed:
+    except StokerError as error:
+        if not existed and isinstance(error, BadRequest) and not Dataset.is_packed(target):
+            shutil.rmtree(target, ignore_errors=True)  # another try will be of another source
+        elif not existed:
             with suppress(OSError):
                 target.rmdir()  # only succeeds where it is empty
         raise
@@ -135,17 +139,22 @@ class PackJob:
             return self.plan(listing, lambda paths: Files(source.root, tuple(paths)))
 
         request = sha256_json([[task.digest() for task in tasks()], listing.classes])
-        if already_packed(self.target, request):
+        if already_packed(self.target, request, self.own_listing(source)):
             self.refuse_other_root(source.root)
             source.remember()
             return
         self.target.mkdir(parents=True, exist_ok=True)
         with locked(self.target):
-            if not already_packed(self.target, request):
+            if not already_packed(self.target, request, self.own_listing(source)):
                 self.claim_for(source.root)
                 source.remember()
                 counter.total = sum(len(split.labels) for split in listing.splits.values())
                 self.write(listing, tasks(), request, counter)
+
+    def own_listing(self, source: FileSource) -> Listing[str] | None:
+        """The listing of a source that was packed here before; None for another folder."""
+        same = self.source_cache().get("root") in (None, hex_path(source.root))
+        return source.listing if same else None
 
     def refuse_other_root(self, root: str) -> None:
         """Raise BadRequest for a set from another folder, where equal names may be other images."""
@@ -183,6 +192,7 @@ class PackJob:
             ignored: Ignored = []
             chunks = source.chunks(ignored, self.is_staged)
             rows, content = stage(chunks, self.target, self.storage, self.workers, counter)
+            refuse_private(rows)
             if not self.options.allow_missing:
                 refuse_missing(rows)
             listing = source.arrange(rows, ignored, self.options.val_share)
@@ -198,7 +208,10 @@ class PackJob:
     def stream_request(self, content: str) -> str:
         """The hash that identifies a pack of a stream with this content."""
         options = self.options
-        return sha256_json([content, asdict(self.storage), options.val_share, options.shard_images])
+        settings = [content, asdict(self.storage), options.val_share, options.shard_images]
+        # Only where it is on, so that sets that were packed before the flag existed are known.
+        private = ["private"] if options.allow_private_addresses else []
+        return sha256_json([*settings, *private])
 
     def content_hash(self, source: StreamSource) -> str:
         """A hash of the whole stream, read from the cache where the file has not changed."""
@@ -242,6 +255,15 @@ def hex_path(root: str) -> str:
     return os.fsencode(Path(root).resolve()).hex()
 
 
+def refuse_private(rows: pa.Table) -> None:
+    """Raise BadRequest where every download was refused for its address."""
+    if rows.num_rows and set(rows.column("reason").to_pylist()) <= set(PRIVATE_REASONS):
+        raise BadRequest(
+            f"every URL, for example {rows.column('path')[0]}, leads to an address inside this "
+            "machine's network: if that is meant, add --allow-private-addresses to stoker pack"
+        )
+
+
 def refuse_missing(rows: pa.Table) -> None:
     """Raise StokerError where a download failed in a way that another try may mend."""
     failed = rows.filter(rows.column("again"))
@@ -264,16 +286,14 @@ def locked(target: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def already_packed(target: Path, request: str) -> bool:
-    """Whether the target is the set of this request. Raises BadRequest for any other content."""
+def already_packed(target: Path, request: str, listing: Listing[str] | None = None) -> bool:
+    """Whether the target is the set of this request. Raises BadRequest for any other content, with
+    what has changed where the set was made from this listing's source."""
     if not Dataset.is_packed(target):
         refuse_foreign_files(target)
         return False
     if Dataset(target).description.get("request") != request:
-        raise BadRequest(
-            f"{target} holds another packed set (other images or other settings): "
-            "name a new folder to pack into, or remove this one"
-        )
+        raise BadRequest(refusal_of(target, request, listing))
     clear_up(target)
     return True
 

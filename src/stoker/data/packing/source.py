@@ -16,11 +16,18 @@ from typing import Any
 import pyarrow as pa
 
 from stoker.commit import sha256_json
+from stoker.data.packing.options import PackOptions
 from stoker.data.packing.staging import CHUNK_IMAGES, Chunk, in_chunks
 from stoker.data.sources.archives import Pipe, images_in, is_archive
+from stoker.data.sources.classes import (
+    require_archive_classes,
+    require_classes,
+    require_folder_classes,
+)
 from stoker.data.sources.download import DownloadLimits, fetch_all
 from stoker.data.sources.folder import list_folder, load_walk, save_walk, walk
 from stoker.data.sources.item import Item
+from stoker.data.sources.labels import refuse_labels
 from stoker.data.sources.layout import (
     ByClass,
     Ignored,
@@ -30,7 +37,7 @@ from stoker.data.sources.layout import (
     by_layout,
     in_number_order,
 )
-from stoker.data.sources.tables import Table, open_table, rows, table_files
+from stoker.data.sources.tables import Table, first_labels, open_table, rows, table_files
 from stoker.errors import BadRequest
 from stoker.text import shown
 
@@ -61,10 +68,9 @@ class StreamSource:
     """Identifies the file, its size, its time and the columns used; None for other streams."""
 
 
-def open_source(
-    source: str, val_share: float, columns: dict[str, str], cache: Path
-) -> FileSource | StreamSource:
-    """The source of this name. Raises BadRequest where there is none, or no training image."""
+def open_source(source: str, cache: Path, options: PackOptions) -> FileSource | StreamSource:
+    """The source of this name. Raises BadRequest where there is none, or no training image, or
+    where its classes cannot have been meant."""
     path = Path(source)
     if source == "-":
         if sys.stdin is None or sys.stdin.isatty():
@@ -74,10 +80,11 @@ def open_source(
     cached = load_walk(source, cache) if path.is_dir() else None
     files = () if cached else table_files(path)
     if files:
-        return table_source(open_table(files, columns), source, val_share)
+        return table_source(open_table(files, dict(options.columns)), source, options)
     if path.is_dir():
         files_below = cached or walk(source)
-        listing = list_folder(source, val_share, files_below)
+        listing = list_folder(source, options.val_share, files_below)
+        require_folder_classes(listing, source)
         return FileSource(
             source, listing, lambda: None if cached else save_walk(source, files_below, cache)
         )
@@ -121,14 +128,20 @@ def archive(name: str, path: Path | None) -> StreamSource:
             raise BadRequest(
                 f"no training images in {name}: expected CLASS/*.jpg or train/CLASS/*.jpg in it"
             )
-        return arrange(name, rows_of, ignored, val_share)
+        listing = arrange(name, rows_of, ignored, val_share)
+        train = rows_of["train"].values()
+        require_archive_classes(listing, [names[row] for members in train for row in members])
+        return listing
 
     return StreamSource(chunks, arrange_names, stamp_of(path, {}) if path else None)
 
 
-def table_source(table: Table, source: str, val_share: float) -> FileSource | StreamSource:
-    """Rows with image bytes or URLs are a stream; rows with paths are files."""
+def table_source(table: Table, source: str, options: PackOptions) -> FileSource | StreamSource:
+    """Rows with image bytes or URLs are a stream; rows with paths are files. Raises BadRequest
+    for labels that are no classes."""
     name = shown(source)
+    if not (table.classes or options.whole_labels):
+        refuse_labels(first_labels(table), table.columns["label"], source)
     stamp = stamp_of(table.files[0], table.columns) if len(table.files) == 1 else None
 
     def arrange_rows(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
@@ -136,7 +149,7 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
         columns = staged.select(["class_name", "split_name"]).to_pydict()
         for row, (label, split) in enumerate(zip(*columns.values(), strict=True)):
             rows_of.setdefault(split, {}).setdefault(os.fsdecode(label), []).append(row)
-        return arrange_table(name, rows_of, ignored, val_share, table.classes)
+        return arrange_table(name, rows_of, ignored, val_share, table)
 
     if table.holds_bytes:
         return StreamSource(lambda ignored, _: in_chunks(rows(table, ignored)), arrange_rows, stamp)
@@ -149,36 +162,43 @@ def table_source(table: Table, source: str, val_share: float) -> FileSource | St
 
         def chunks(ignored: Ignored, is_staged: IsStaged) -> Iterator[Chunk]:
             ignored.extend(passed_over)
-            return downloads(listed, is_staged)
+            return downloads(listed, is_staged, options.allow_private_addresses)
 
         return StreamSource(chunks, arrange_rows, stamp)
     paths: ByClass[str] = {}
     for item in listed:
         paths.setdefault(item.split or "", {}).setdefault(item.label or "", []).append(item.name)
-    listing = arrange_table(name, paths, passed_over, val_share, table.classes)
+    listing = arrange_table(name, paths, passed_over, options.val_share, table)
     return FileSource(str(table.files[0].parent), listing)
 
 
 def arrange_table(
-    name: str, images: ByClass[Image], ignored: Ignored, val_share: float, classes: tuple[str, ...]
+    name: str, images: ByClass[Image], ignored: Ignored, val_share: float, table: Table
 ) -> Listing[Image]:
-    """The listing of a table: first the classes that the table itself names, then the others."""
+    """The listing of a table: first the classes that the table itself names, then the others.
+    Raises BadRequest without training images, or where all have the same label."""
     if not images.get("train"):
         raise BadRequest(f"no training images in {name}")
-    others = {label for labelled in images.values() for label in labelled} - set(classes)
-    return arrange(name, images, ignored, val_share, classes + in_number_order(others))
+    others = {label for labelled in images.values() for label in labelled} - set(table.classes)
+    classes = table.classes + in_number_order(others)
+    listing = arrange(name, images, ignored, val_share, classes)
+    advice = f"'{table.columns['label']}' is its label; name another with --columns label=NAME"
+    require_classes(listing, lambda: shown(advice))
+    return listing
 
 
-def downloads(listed: list[Item], is_staged: IsStaged) -> Iterator[Chunk]:
+def downloads(
+    listed: list[Item], is_staged: IsStaged, allow_private: bool = False
+) -> Iterator[Chunk]:
     """Chunks of a list of URLs. Those that are staged already are not downloaded again."""
     starts = range(0, len(listed), CHUNK_IMAGES)
     rows_of = [tuple(listed[start : start + CHUNK_IMAGES]) for start in starts]
-    chunks = [Chunk(items, stamp_of_rows(items)) for items in rows_of]
+    chunks = [Chunk(items, stamp_of_rows(items), allow_private) for items in rows_of]
     staged = [is_staged(number, chunk) for number, chunk in enumerate(chunks)]
     missing = [chunk for chunk, done in zip(chunks, staged, strict=True) if not done]
     urls = [item.name for chunk in missing for item in chunk.items if item.reason is None]
     # Many at once, so that a host that hangs does not delay the others; bytes have their own limit.
-    fetched = fetch_all(urls, DownloadLimits(ahead=1024))
+    fetched = fetch_all(urls, DownloadLimits(ahead=1024, allow_private=allow_private))
     for chunk, done in zip(chunks, staged, strict=True):
         if done:
             yield chunk

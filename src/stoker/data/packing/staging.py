@@ -35,6 +35,7 @@ from stoker.data.packing.shard import (
     process,
     write_shards,
 )
+from stoker.data.sources.http import PRIVATE_REASONS
 from stoker.data.sources.item import Item
 from stoker.errors import StokerError
 from stoker.text import shown
@@ -63,6 +64,8 @@ class Chunk:
     items: tuple[Item, ...]
     stamp: str = ""
     """A hash of these inputs in place of their bytes, which may differ with each download."""
+    allow_private: bool = False
+    """Downloads that were refused for their private address are worth another try."""
     schema = STAGED
 
     def digest(self) -> str:
@@ -92,7 +95,9 @@ class Chunk:
 
     def still_true(self, table: pa.Table) -> bool:
         """Whether no download is worth another try."""
-        return True not in table.column("again").to_pylist()
+        refused = set(PRIVATE_REASONS) if self.allow_private else set()
+        reasons = table.column("reason").to_pylist()
+        return True not in table.column("again").to_pylist() and refused.isdisjoint(reasons)
 
 
 @dataclass(frozen=True)

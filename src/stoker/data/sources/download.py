@@ -54,6 +54,8 @@ class DownloadLimits:
     """URLs started beyond `together` before the consumer has taken the next body."""
     ahead_bytes: int = 256 << 20
     """While so many bytes are held, only the body that the consumer waits for is started."""
+    allow_private: bool = False
+    """Addresses inside this machine's network may be connected to."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,8 @@ class _Downloads:
     def _request(self, job: _Job) -> None:
         """Send one request of a job and act on the answer."""
         began = self._clock()
-        transfer = Transfer(began + self._limits.total_s - job.spent_s, job.outside)
+        deadline = began + self._limits.total_s - job.spent_s
+        transfer = Transfer(deadline, job.outside, self._limits.allow_private)
         with self._lock:
             self._transfers.add(transfer)
             if self._ended.is_set():

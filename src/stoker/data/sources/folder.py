@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.commit import publish, temporary
+from stoker.data.sources.classes import parent_of_classes
 from stoker.data.sources.layout import (
     ByClass,
     Ignored,
@@ -43,7 +44,7 @@ class Walk:
 
     images: ByClass[str] = field(default_factory=dict)
     ignored: Ignored = field(default_factory=list)
-    folders: dict[str, int] = field(default_factory=dict)
+    folders: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def list_folder(root: str, val_share: float = 0.1, tree: Walk | None = None) -> Listing[str]:
@@ -52,9 +53,12 @@ def list_folder(root: str, val_share: float = 0.1, tree: Walk | None = None) -> 
         raise BadRequest(f"no folder at {shown(root)}")
     tree = tree or walk(root)
     if not any(tree.images.get("train", {}).values()):
+        flat = any(is_image(path) and "/" not in path for path, _ in tree.ignored)
+        meant = parent_of_classes(root) if flat else None
         raise BadRequest(
             f"no training images below {shown(root)}: expected {shown(root)}/CLASS/*.jpg "
             f"or {shown(root)}/train/CLASS/*.jpg"
+            + (f"; did you mean '{shown(meant)}'?" if meant else "")
         )
     return arrange(root, tree.images, tree.ignored, val_share)
 
@@ -81,7 +85,7 @@ def entries(root: str, below: str, tree: Walk) -> Iterator[os.DirEntry[str]]:
     """Yield the entries of a folder that are not hidden; record when the folder was changed."""
     try:
         folder = os.path.join(root, below)
-        tree.folders[below] = os.stat(folder).st_mtime_ns
+        tree.folders[below] = times_of(folder)
         with os.scandir(folder) as listing:
             for entry in listing:
                 path = f"{below}/{entry.name}".lstrip("/")
@@ -91,6 +95,12 @@ def entries(root: str, below: str, tree: Walk) -> Iterator[os.DirEntry[str]]:
                     yield entry
     except OSError as error:
         tree.ignored.append((shown(below), f"cannot list: {error.strerror}"))
+
+
+def times_of(folder: str) -> tuple[int, int]:
+    """When a folder was changed. A copying tool may set the first time back, never the second."""
+    status = os.stat(folder)
+    return status.st_mtime_ns, status.st_ctime_ns
 
 
 def folders(root: str, below: str, tree: Walk) -> list[str]:
@@ -130,7 +140,7 @@ def save_walk(root: str, tree: Walk, cache: Path) -> None:
     (access rights, the target of a link)."""
     if any(reason.startswith(("cannot list", "not a regular file")) for _, reason in tree.ignored):
         return
-    if max(tree.folders.values()) > time.time_ns() - int(SETTLED_S * 1e9):
+    if max(changed for changed, _ in tree.folders.values()) > time.time_ns() - int(SETTLED_S * 1e9):
         return
     # One class at a time, so that Python never holds all paths twice.
     batches = [
@@ -141,7 +151,7 @@ def save_walk(root: str, tree: Walk, cache: Path) -> None:
     facts = {
         "root": os.fsencode(os.path.abspath(root)).hex(),
         "ignored": tree.ignored,
-        "folders": [[os.fsencode(name).hex(), time] for name, time in tree.folders.items()],
+        "folders": [[os.fsencode(name).hex(), *times] for name, times in tree.folders.items()],
     }
     metadata = {"walk": json.dumps(facts)}
     table = pa.Table.from_batches(batches, schema=WALK).replace_schema_metadata(metadata)
@@ -166,8 +176,10 @@ def load_walk(root: str, cache: Path) -> Walk | None:
         facts = json.loads(table.schema.metadata[b"walk"])
         if facts["root"] != os.fsencode(os.path.abspath(root)).hex():
             return None
-        times = {os.fsdecode(bytes.fromhex(name)): time for name, time in facts["folders"]}
-        if any(os.stat(os.path.join(root, name)).st_mtime_ns != times[name] for name in times):
+        times = {
+            os.fsdecode(bytes.fromhex(name)): (one, two) for name, one, two in facts["folders"]
+        }
+        if any(times_of(os.path.join(root, name)) != times[name] for name in times):
             return None
         tree = Walk(ignored=[(path, reason) for path, reason in facts["ignored"]], folders=times)
         for batch in table.to_batches(max_chunksize=65536):

@@ -2,8 +2,9 @@
 
 Invariants: only http and https are used. A reason consists of our own words, a status, a host or a
 media type, never of a URL, an exception's text or a server's text: a password in a URL is never
-shown. A redirect that comes from another machine never leads to this machine or to a metadata
-service, by whatever name: the address of the connected peer is checked before the request is sent.
+shown. An address is checked before it is connected to: only public addresses, unless private ones
+are allowed; and even then no redirect from another machine leads to this machine or to a metadata
+service, by whatever name.
 
 Why not urllib3: a retry or a redirect must go back to the queue of `download`, which counts the
 connections per host, and an idle connection in a pool would count there, too. This leaves urllib3
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import ipaddress
 import re
 import socket
 import ssl
@@ -32,6 +32,7 @@ from urllib.error import URLError
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import stoker
+from stoker.data.sources.addresses import connect, is_internal, is_public
 
 BLOCK = 1 << 16
 UNQUOTED = "%/:=&?~#+!$,;'@()*[]-._"
@@ -41,8 +42,9 @@ TEXT_TYPES = re.compile(
     r"|xhtml|rss|atom|x-www-form-urlencoded|form-data|rfc822)"
 )
 """Media types that are certainly not an image."""
-METADATA = {ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")}
-"""Metadata services of cloud providers that have no link-local address."""
+PRIVATE = "private or local address refused (--allow-private-addresses allows it)"
+PRIVATE_REASONS = (f"download: {PRIVATE}", f"download: redirect to a {PRIVATE}")
+"""How a download ends that may only be made with consent."""
 REDIRECTS = (301, 302, 303, 307, 308)
 TEMPORARY_STATUSES = (408, 425, 429)
 
@@ -85,19 +87,28 @@ class Transfer:
     deadline: float
     from_outside: bool = False
     """An earlier request of the same download left this machine."""
+    allow_private: bool = False
+    """Addresses inside this machine's network may be connected to."""
     internal: bool = False
     """This request stays on this machine."""
     received: int = 0
     is_cut: bool = False
     _socket: socket.socket | None = None
 
-    def opened(self, connected: socket.socket, host: str, proxied: bool) -> None:
-        """Check a connection before the request is sent. Raises Failed for a redirect from another
-        machine to this one. Behind a proxy only the name of the host is known."""
+    def allows(self, host: str) -> bool:
+        """Whether an address, or the name that a proxy will look up, may be connected to."""
+        if self.allow_private:
+            return not (self.from_outside and is_internal(host))
+        return is_public(host)
+
+    def refusal(self) -> Failed:
+        if self.allow_private:
+            return Failed("redirect to a loopback or link-local address refused")
+        return Failed(f"redirect to a {PRIVATE}" if self.from_outside else PRIVATE)
+
+    def opened(self, connected: socket.socket) -> None:
+        """Keep an open connection, so that it can be cut off."""
         self._socket = connected
-        self.internal = is_internal(host if proxied else connected.getpeername()[0])
-        if self.from_outside and self.internal:
-            raise Failed("redirect to a loopback or link-local address refused")
         if self.is_cut:
             self.cut()
 
@@ -137,46 +148,46 @@ def parse_target(url: str, origin: Target | None = None) -> Target:
     return Target(urlunsplit((scheme, netloc, path or "/", query, "")), scheme, host, authorization)
 
 
-def is_internal(host: str) -> bool:
-    """Whether an address or name belongs to this machine or to a metadata service."""
-    name = host.partition("%")[0].rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        # inet_aton: 127.1, 0x7f000001 and 2130706433 are addresses too.
-        address = ipaddress.ip_address(name if ":" in name else socket.inet_aton(name))
-    except (ValueError, OSError):
-        return False
-    address = getattr(address, "ipv4_mapped", None) or address
-    own = address.is_loopback or address.is_link_local or address.is_unspecified
-    return own or address in METADATA
-
-
 class _Request(urllib.request.Request):
     """A request that knows its transfer."""
 
     transfer: Transfer
     target_host: str
 
-    def check(self, connected: socket.socket) -> None:
+    def connect(
+        self, proxy_or_host: tuple[str, int], timeout_s: float | None, *_: Any
+    ) -> socket.socket:
+        """A connection to the target or its proxy. Raises Failed, before a byte is sent, where the
+        target is not allowed; the proxy is the user's own."""
         proxied = self.has_proxy() or bool(getattr(self, "_tunnel_host", None))
-        self.transfer.opened(connected, self.target_host, proxied)
+        transfer = self.transfer
+        allowed = not proxied or transfer.allows(self.target_host)
+        connected = allowed and connect(
+            *proxy_or_host, timeout_s, (lambda address: True) if proxied else transfer.allows
+        )
+        if not connected:
+            raise transfer.refusal()
+        address = self.target_host if proxied else connected.getpeername()[0]
+        transfer.internal = is_internal(address)
+        return connected
 
 
 class _Checked(http.client.HTTPConnection):
-    """A connection that is checked when it is open and nothing has been sent."""
+    """A connection that its request opens."""
 
     def __init__(self, host: str, *, request: _Request, **options: Any) -> None:
         super().__init__(host, **options)
-        self._request = request
+        # The standard library's own way to open another kind of connection.
+        self._create_connection = request.connect
+        self._opened = request.transfer.opened
 
     def connect(self) -> None:
         super().connect()
-        self._request.check(self.sock)
+        self._opened(self.sock)  # with TLS not the socket that the request opened
 
 
 class _CheckedTLS(_Checked, http.client.HTTPSConnection):
-    """The check gets the TLS socket."""
+    """The connection is checked before TLS begins."""
 
 
 class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):

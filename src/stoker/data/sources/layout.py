@@ -87,6 +87,7 @@ def arrange(
     held_out = val_share if set(images) == {"train"} else 0.0
     if held_out:
         images["train"], images["val"] = hold_out(images["train"], held_out)
+        held_out = held_out if images["val"] else 0.0
     numbers = {label: number for number, label in enumerate(names)}
     present = (name for name in ("train", "val", "test") if any(images.get(name, {}).values()))
     splits = {name: shuffle(images[name], numbers) for name in present}

@@ -11,7 +11,8 @@ import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from stoker.data.images.decode_any import MAX_BYTES
 from stoker.data.sources.item import Item, one_reason
+from stoker.data.sources.labels import refuse_nested
 from stoker.data.sources.layout import Ignored, split_of
 from stoker.errors import BadRequest, StokerError
 from stoker.text import shown
@@ -35,6 +37,8 @@ KNOWN = {
 """Common names of the columns by role, the most likely first."""
 ROWS = 8
 """Rows held at once. In a dictionary-encoded column a few bytes can expand to many large values."""
+FIRST_ROWS = 20_000
+"""Rows that show whether labels are classes."""
 BOMB_BYTES, BOMB_RATIO = 64 << 20, 100
 """A column that is larger than this and compressed by more than this is refused."""
 FIELD_BYTES = 1 << 16
@@ -88,6 +92,8 @@ def open_table(files: tuple[Path, ...], chosen: dict[str, str]) -> Table:
                 f"{', '.join(map(shown, names)) or 'none'}; name it with --columns {role}=NAME"
             )
         columns[role] = name
+    if schema is not None and schema.names.count(columns["label"]) == 1:
+        refuse_nested(schema.field(columns["label"]).type, columns["label"], str(first))
     holds_bytes = schema is not None and bytes_inside(schema, columns["image"], first)
     return Table(files, columns, holds_bytes, classes.get(columns["label"], ()))
 
@@ -164,6 +170,13 @@ def rows(table: Table, ignored: Ignored) -> Iterator[Item]:
                 ignored.append((shown(name), "not a split: expected train, val or test"))
             else:
                 yield Item(name, data, reason, class_name, split_name)
+
+
+def first_labels(table: Table) -> Iterator[Any]:
+    """The labels of the first rows, as they stand in the table."""
+    alone = replace(table, columns={"label": table.columns["label"]})
+    labels = (label for file in table.files for (label,) in records(file, alone))
+    return islice(labels, FIRST_ROWS)
 
 
 def records(file: Path, table: Table) -> Iterator[list[Any]]:

@@ -26,9 +26,10 @@ SIDE = 12
 
 
 def packed(folder: Path, size: tuple[int, int], images: int = 30) -> SplitIndex:
-    (folder / "photos" / "cat").mkdir(parents=True)
     for number in range(images):
-        picture(number % 3, number, size).save(folder / "photos" / "cat" / f"{number}.png")
+        file = folder / "photos" / ("cat", "dog")[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        picture(number % 3, number, size).save(file)
     out = pack(
         folder / "photos",
         folder / "out",

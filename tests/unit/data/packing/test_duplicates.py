@@ -119,6 +119,10 @@ def pairs(rows: list[dict[str, object]]) -> Pairs:
     return {tuple(sorted((str(row["path"]), str(row["other_path"])))) for row in rows}  # type: ignore[misc]
 
 
+def in_class(number: int) -> str:
+    return f"{'ab'[number // 8]}/{number:02d}.png"
+
+
 class TestPacked:
     def test_copies_are_found_wherever_they_lie(self, tmp_path: Path) -> None:
         images = {f"train/a/{n}.png": photograph(n) for n in range(6)}
@@ -155,17 +159,15 @@ class TestPacked:
             images[f"{n}"] = COPIES[kinds[n % len(kinds)]](photograph(n // 2))
         found = []
         for turn in (0, 1):
-            renamed = {
-                f"a/{(int(n) * 5 + turn * 3) % 16:02d}.png": image for n, image in images.items()
-            }
-            back = {f"a/{(n * 5 + turn * 3) % 16:02d}.png": n for n in range(16)}
+            renamed = {in_class((int(n) * 5 + turn * 3) % 16): image for n, image in images.items()}
+            back = {in_class((n * 5 + turn * 3) % 16): n for n in range(16)}
             rows = near(folder_of(tmp_path / f"{turn}", renamed), tmp_path / f"out{turn}")
             found.append({frozenset((back[one], back[two])) for one, two in pairs(rows)})
         assert found[0] == found[1]
         assert len(found[0]) >= 7
 
     def test_not_unless_asked_for(self, tmp_path: Path) -> None:
-        images = {f"a/{n}.png": photograph(n) for n in range(3)}
+        images = {f"{'ab'[n % 2]}/{n}.png": photograph(n) for n in range(3)}
         out = pack(folder_of(tmp_path / "photos", images), tmp_path / "out", workers=1)
         assert not (out / "near_duplicates.parquet").exists()
         assert "look" not in pq.read_schema(out / "train" / "index.parquet").names

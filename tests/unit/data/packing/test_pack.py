@@ -27,9 +27,10 @@ from golden import check_golden
 from samples import image_folder, picture
 from stoker.data.images.encode import Storage
 from stoker.data.packing.options import PackOptions, PackSettings
-from stoker.data.packing.pack import pack, refuse_missing
+from stoker.data.packing.pack import pack, refuse_missing, refuse_private
 from stoker.data.packing.shard import ShardReport
 from stoker.data.seal import CACHES, SOURCE_CACHE
+from stoker.data.sources.http import PRIVATE_REASONS
 from stoker.errors import BadRequest, StokerError
 from waiting import until
 
@@ -358,9 +359,10 @@ class TestRefused:
             pack_small(folder, out)
 
     def test_a_folder_without_one_readable_image(self, tmp_path: Path) -> None:
-        (tmp_path / "photos" / "cat").mkdir(parents=True)
-        for number in range(5):
-            (tmp_path / "photos" / "cat" / f"{number}.jpg").write_text("no image")
+        for name in ("cat", "dog"):
+            (tmp_path / "photos" / name).mkdir(parents=True)
+            for number in range(5):
+                (tmp_path / "photos" / name / f"{number}.jpg").write_text("no image")
         with pytest.raises(BadRequest, match="not one image"):
             pack(tmp_path / "photos", tmp_path / "out", workers=1)
         assert not (tmp_path / "out" / "dataset.json").exists()
@@ -468,12 +470,12 @@ class TestReport:
         assert description["report"]["absent"] == {"train": ["class2"], "val": ["class0"]}
 
     def test_a_class_whose_images_are_all_rejected_is_named(self, tmp_path: Path) -> None:
-        root = image_folder(tmp_path / "photos", classes=2, images=4)
+        root = image_folder(tmp_path / "photos", classes=3, images=4)
         for image in (root / "class1").iterdir():
             image.write_bytes(b"")
         report = described(pack(root, tmp_path / "out", workers=1, val_share=0))["report"]
         assert report["absent"] == {"train": ["class1"]}
-        assert report["images"] == {"train": 4}
+        assert report["images"] == {"train": 8}
 
     def test_duplicates_within_and_across_splits_are_found(self, tmp_path: Path) -> None:
         root = image_folder(tmp_path / "photos", classes=2, images=4, val=3, suffix="png")
@@ -522,6 +524,12 @@ def touched(path: Path) -> Path:
     return path.parent
 
 
+def one_readable(root: Path) -> Path:
+    """A folder of two classes; the image of one is empty."""
+    touched(root / "dog" / "1.jpg")
+    return image_folder(root, classes=1, images=2)
+
+
 REFUSALS: dict[str, Callable[[Path, Path], object]] = {
     "another set": lambda folder, root: packed_into(folder, root / "out", workers=1),
     "another folder": lambda folder, root: (
@@ -532,7 +540,12 @@ REFUSALS: dict[str, Callable[[Path, Path], object]] = {
     "a file": lambda folder, root: pack(folder, touched(root / "a" / "b") / "b"),
     "other files": lambda folder, root: pack(folder, touched(root / "out" / "thesis.tex")),
     "no image": lambda folder, root: pack(
-        touched(root / "photos" / "cat" / "1.jpg").parent, root / "out", workers=1
+        touched(touched(root / "photos" / "cat" / "1.jpg").parent / "dog" / "1.jpg").parent,
+        root / "out",
+        workers=1,
+    ),
+    "one class that can be read": lambda folder, root: pack(
+        one_readable(root / "photos"), root / "out", workers=1
     ),
     "no source": lambda folder, root: pack(root / "nowhere", root / "out"),
     "standard input without a target": lambda folder, root: pack("-"),
@@ -548,7 +561,9 @@ REFUSALS: dict[str, Callable[[Path, Path], object]] = {
         folder, root / "out", storage=Storage(quality=101)
     ),
     "failed downloads": lambda folder, root: refuse_missing(FAILED_DOWNLOAD),
+    "private addresses": lambda folder, root: refuse_private(REFUSED_DOWNLOAD),
 }
+REFUSED_DOWNLOAD = pa.table({"path": ["http://10.0.0.7/1.jpg"], "reason": PRIVATE_REASONS[:1]})
 FAILED_DOWNLOAD = pa.table({"again": [True], "path": ["http://a/1.jpg"], "reason": ["HTTP 503"]})
 
 

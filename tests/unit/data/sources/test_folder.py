@@ -300,11 +300,13 @@ def test_a_second_start_lists_no_folder(tmp_path: Path) -> None:
         os.utime(folder, (1, 1))  # long settled
     code = (
         "import json, sys; from pathlib import Path\n"
+        "from stoker.data.packing.options import PackOptions\n"
         "from stoker.data.packing.source import open_source\n"
         "listed = []\n"
         "sys.addaudithook(lambda event, given: event in ('os.scandir', 'os.listdir') "
         "and str(given[0]).startswith(sys.argv[1]) and listed.append(given[0]))\n"
-        "source = open_source(sys.argv[1], 0.0, {}, Path(sys.argv[2])); source.remember()\n"
+        "source = open_source(sys.argv[1], Path(sys.argv[2]), PackOptions(val_share=0))\n"
+        "source.remember()\n"
         "splits = source.listing.splits\n"
         "print(json.dumps([len(listed), {name: split.images for name, split in splits.items()}, "
         "source.listing.ignored]))"

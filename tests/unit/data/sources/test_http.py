@@ -15,96 +15,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.data.sources.http import (
+    PRIVATE_REASONS,
     Failed,
     Transfer,
     failure,
-    is_internal,
     parse_target,
     retry_after_s,
     sanitize,
     status_text,
 )
 
-
-class Connected:
-    """Stands for a connection to an address that this machine cannot be asked to have."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    def getpeername(self) -> tuple[str, int]:
-        return self.address, 80
-
-    def shutdown(self, how: int) -> None:
-        pass
+PUBLIC, INTRANET, OWN = "93.184.216.34", "10.0.0.7", "169.254.169.254"
 
 
-INSIDE = [
-    "127.0.0.1",
-    "127.8.9.10",
-    "127.1",
-    "2130706433",
-    "0x7f000001",
-    "0.0.0.0",
-    "localhost",
-    "LOCALHOST.",
-    "a.localhost",
-    "::1",
-    "::",
-    "::ffff:127.0.0.1",
-    "::ffff:169.254.169.254",
-    "169.254.169.254",
-    "fe80::1",
-    "fe80::1%eth0",
-    "fd00:ec2::254",
-    "100.100.100.200",
-]
-OUTSIDE = [
-    "93.184.216.34",
-    "10.0.0.7",
-    "192.168.1.4",
-    "2606:2800::1",
-    "example.org",
-    "localhost.org",
-]
+class TestWhereARequestMayGo:
+    """By the address, before it is connected to; behind a proxy, by the name."""
 
+    @pytest.mark.parametrize("redirected", [False, True])
+    @pytest.mark.parametrize("host", [PUBLIC, INTRANET, OWN, "127.0.0.1", "::1", "localhost"])
+    def test_only_to_public_addresses(self, host: str, redirected: bool) -> None:
+        transfer = Transfer(deadline=0, from_outside=redirected)
+        assert transfer.allows(host) == (host == PUBLIC)
+        assert str(transfer.refusal()) == PRIVATE_REASONS[redirected]
 
-@pytest.mark.parametrize("host", INSIDE)
-def test_this_machine_is_known_by_all_its_names(host: str) -> None:
-    assert is_internal(host)
+    @pytest.mark.parametrize("host", [PUBLIC, INTRANET, OWN, "127.0.0.1", "::1", "localhost"])
+    def test_with_consent_to_all_that_are_listed(self, host: str) -> None:
+        assert Transfer(deadline=0, allow_private=True).allows(host)
 
-
-@pytest.mark.parametrize("host", OUTSIDE)
-def test_other_machines_and_the_intranet_are_outside(host: str) -> None:
-    assert not is_internal(host)
-
-
-class TestGoingInside:
-    """A line is refused when it is open and before anything is sent."""
-
-    @pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "::1", "fe80::1"])
-    def test_a_redirect_from_outside_is_refused_by_address(self, address: str) -> None:
-        transfer = Transfer(deadline=0, from_outside=True)
-        with pytest.raises(Failed, match="loopback or link-local address refused"):
-            transfer.opened(Connected(address), "harmless.example", proxied=False)  # type: ignore[arg-type]
-
-    def test_an_intranet_is_the_users_own_business(self) -> None:
-        Transfer(0, from_outside=True).opened(Connected("10.0.0.7"), "x", proxied=False)  # type: ignore[arg-type]
-
-    def test_a_first_question_may_go_inside(self) -> None:
-        transfer = Transfer(deadline=0)
-        transfer.opened(Connected("127.0.0.1"), "localhost", proxied=False)  # type: ignore[arg-type]
-        assert transfer.internal
-
-    def test_a_proxy_may_be_inside(self) -> None:
-        transfer = Transfer(deadline=0, from_outside=True)
-        transfer.opened(Connected("127.0.0.1"), "pictures.example", proxied=True)  # type: ignore[arg-type]
-        assert not transfer.internal
-
-    def test_but_what_it_is_asked_for_may_not(self) -> None:
-        transfer = Transfer(deadline=0, from_outside=True)
-        with pytest.raises(Failed, match="refused"):
-            transfer.opened(Connected("10.0.0.1"), "169.254.169.254", proxied=True)  # type: ignore[arg-type]
+    @pytest.mark.parametrize("host", ["127.0.0.1", OWN, "::1", "fe80::1", "localhost"])
+    def test_with_consent_but_not_back_to_this_machine(self, host: str) -> None:
+        transfer = Transfer(deadline=0, from_outside=True, allow_private=True)
+        assert not transfer.allows(host)
+        assert transfer.allows(INTRANET)
+        assert "loopback or link-local address refused" in str(transfer.refusal())
 
 
 class TestPlaces:

@@ -123,6 +123,13 @@ def add_file(root: Path) -> None:
     (root / "train" / "class1" / "new.jpg").touch()
 
 
+def add_file_and_set_the_time_back(root: Path) -> None:
+    folder = root / "train" / "class1"
+    status = folder.stat()
+    add_file(root)
+    os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 def add_deep_file(root: Path) -> None:
     (root / "train" / "class0" / "more" / "new.jpg").touch()
 
@@ -178,7 +185,7 @@ def put_a_file_in_place_of_a_folder(root: Path) -> None:
 CHANGES = [
     *(add_file, add_deep_file, remove_file, rename_file, move_file, add_class, fill_empty_class),
     *(empty_class, remove_class, rename_class, swap_classes, add_split),
-    put_a_file_in_place_of_a_folder,
+    *(put_a_file_in_place_of_a_folder, add_file_and_set_the_time_back),
 ]
 
 
@@ -192,7 +199,7 @@ class TestNotUsedAgain:
     def test_a_changed_folder_is_another_pack(self, root: Path, tmp_path: Path) -> None:
         out = pack(root, tmp_path / "out", workers=1)
         add_file(root)
-        with pytest.raises(BadRequest, match="another packed set"):
+        with pytest.raises(BadRequest, match="has changed since it was packed"):
             pack(root, out, workers=1)
 
     def test_for_another_folder(self, root: Path, cache: Path, tmp_path: Path) -> None:

@@ -54,15 +54,16 @@ ERRORS: list[Exception] = [
 
 def test_download_reasons_golden() -> None:
     secure = parse_target("https://a.example/")
-    refused = Transfer(0, from_outside=True)
-    with socket.socketpair()[0] as connected:
-        calls = [
-            lambda: parse_target("ftp://a.example/"),
-            lambda: parse_target("http://"),
-            lambda: parse_target("http://a.example/", secure),
-            lambda: refused.opened(connected, "169.254.169.254", proxied=True),
-        ]
-        lines = [message(call, Failed) for call in calls]
+    calls = [
+        lambda: parse_target("ftp://a.example/"),
+        lambda: parse_target("http://"),
+        lambda: parse_target("http://a.example/", secure),
+    ]
+    refusals = [
+        str(Transfer(0, redirected, allow_private).refusal())
+        for redirected, allow_private in ((True, True), (False, False), (True, False))
+    ]
+    lines = [message(call, Failed) for call in calls] + refusals
     check_golden(
         "sources_download",
         [*lines, *(str(failure(error, "HOST", Transfer(0), begun=False)) for error in ERRORS)],
