@@ -29,7 +29,8 @@ from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.recipe.changes import Change, changes, require_consent
 from stoker.recipe.recipe import Recipe
 from stoker.run.events import Event, is_event
-from stoker.text import plural
+from stoker.run.storage import Place, refused
+from stoker.text import plural, shown
 
 FORMAT = 1
 """Format number of a run directory. A run.json without one has format 1."""
@@ -62,6 +63,21 @@ class Run:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._lock: IO[bytes] | None = None
+        self._place = Place(self.path)
+
+    def hold(self) -> None:
+        """Note which directory this is: from here on, `require_place` compares."""
+        self._place.hold()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to the directory that `hold` noted."""
+        return self._place.is_held
+
+    def require_place(self) -> None:
+        """Raise StokerError where the directory was moved, removed or replaced since `hold`."""
+        if not self.is_in_place:
+            raise StokerError(self._place.lost())
 
     @property
     def record(self) -> dict[str, Any]:
@@ -88,9 +104,12 @@ class Run:
         """Write the first files of a run. Does nothing where the run exists."""
         if self.exists:
             return
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_bytes(self.path / "recipe.toml", recipe_toml.encode())
-        write_json(self.path / "run.json", record)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_bytes(self.path / "recipe.toml", recipe_toml.encode())
+            write_json(self.path / "run.json", record)
+        except OSError as error:
+            raise refused(self.path, error) from error
 
     @property
     def values(self) -> dict[str, Any]:
@@ -128,8 +147,15 @@ class Run:
 
     def lock(self, patience_s: float = 10.0) -> None:
         """Take the lock until this process ends. Raises BadRequest, which names another holder."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        file = open_at_end(self.path / "lock")
+        path = self.path / "lock"
+        if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+            kind = "link" if path.is_symlink() else "folder" if path.is_dir() else "special file"
+            raise BadRequest(f"{path} is a {kind}, not a plain file: remove it")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = open_at_end(path)
+        except OSError as error:
+            raise refused(self.path, error) from error
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -138,7 +164,7 @@ class Run:
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     file.seek(0)
-                    holder = file.read().decode(errors="replace").strip()
+                    holder = shown(file.read().decode(errors="replace").strip())
                     raise BadRequest(
                         f"{self.path} is being trained by {holder}: "
                         "stop that process first, or name another --run"
@@ -148,10 +174,14 @@ class Run:
                 if error.errno not in (*UNABLE, errno.ENOLCK):
                     raise
                 break  # a mount without locks: the user must start one process only
-        file.truncate(0)
-        file.seek(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         self._lock = file
+        try:
+            file.truncate(0)
+            file.seek(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        except OSError as error:
+            self.unlock()
+            raise refused(self.path, error) from error
 
     @property
     def is_running(self) -> bool:
@@ -174,8 +204,12 @@ class Run:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def new_attempt(self) -> int:
+        self.require_place()
         number = max(self.attempts(), default=0) + 1
-        self.attempt_path(number).mkdir(parents=True)
+        try:
+            self.attempt_path(number).mkdir(parents=True)
+        except OSError as error:
+            raise refused(self.path / "attempts", error) from error
         return number
 
     def attempt_path(self, number: int) -> Path:

@@ -76,6 +76,7 @@ def announce(
         loading_threads=loop.loaders.loader.threads,
         best=state.best,
         torn=inputs.torn,
+        torn_reasons=inputs.checkpoints.reasons,
         steps=timeline.steps,
         samples=timeline.samples,
         classes=len(inputs.prepared.dataset.classes),
