@@ -240,9 +240,13 @@ class Run:
         """The `attempt` event of rank 0; None where the attempt ended before writing it."""
         return next((e for e in self.attempt_events(attempt) if e["kind"] == "attempt"), None)
 
+    def numbered_starts(self) -> list[tuple[int, Event]]:
+        """The number and the `attempt` event of each attempt that wrote one."""
+        return [(number, start) for number in self.attempts() if (start := self.start_of(number))]
+
     def starts(self) -> list[Event]:
         """The `attempt` event of each attempt that wrote one."""
-        return [start for attempt in self.attempts() if (start := self.start_of(attempt))]
+        return [start for _, start in self.numbered_starts()]
 
     def events(self, rank: int = 0) -> Iterator[Event]:
         """All events of all attempts, each with its attempt's number, not merged."""

@@ -69,6 +69,9 @@ def test_checkpoint_sentences_golden(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(StokerError) as refusal:
             storage.require_space(tmp_path / "checkpoints", 3_000_000)
         note(refusal.value)
+        with pytest.raises(StokerError) as refusal:
+            storage.require_space(tmp_path / "checkpoints", 3_000_000, "the next checkpoint")
+        note(refusal.value)
     lines.append(derive(0.3, 4.0).text())
     check_golden("survive_checkpoints", lines)
 

@@ -18,6 +18,7 @@ from stoker.recipe.summary import derived_line, warnings
 from stoker.run.directory import FORMAT, Run
 from stoker.survive.rehearsal import RehearsalResult
 from stoker.survive.spot import PROVIDERS, provider_here
+from stoker.train.attempt.bits import bits_note
 from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import rank_and_host
@@ -53,11 +54,18 @@ def announce(
     machine. `link`: bytes a second between machines, and CPU seconds for each byte."""
     recipe, timeline, ranks, state = loop.step.recipe, loop.timeline, loop.ranks, loop.state
     events, run = loop.records.events, inputs.run
+    environment = attempt_environment(ranks.device)
     derived = derived_line(recipe, timeline, ranks.world, loop.step.micro_batch)
     notes = [
         *warnings(recipe, timeline),
         *idle_gpus(ranks),
         *split_note(run, derived),
+        *bits_note(
+            [{**start, "attempt": number} for number, start in run.numbered_starts()],
+            {"world": ranks.world, "environment": environment},
+            state.position,
+            inputs.changes,
+        ),
         *lost_ranks(run),
         *(f"changed: {change}{ALLOWED[change.kind]}" for change in inputs.changes),
         *(remedy.text() for remedy in loop.step.remedies.taken),
@@ -85,7 +93,7 @@ def announce(
         derived=derived,
         warnings=notes,
         startup_s=round(seconds_since_start() - inputs.began_s, 3),
-        environment=attempt_environment(ranks.device),
+        environment=environment,
     )
     events.flush()
 
