@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 import stoker
@@ -44,16 +45,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = answer_without_verb(words)
         else:
             code = int(import_module(f"stoker.cli.{verb.replace('-', '_')}").run(rest))
-        sys.stdout.flush()
         return code
     except BrokenPipeError:
         # The reader of our output has closed it, such as `head`. Training and packing print with
         # `say`, which ignores that, so they never get here.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINISHED
     except StokerError as error:
         say(f"stoker: {error}", sys.stderr)
         return error.exit_code
+    finally:
+        drop_unwritable_output()
+
+
+def drop_unwritable_output() -> None:
+    """Print what is left. If a stream is closed (a pipe, a terminal), let it lead nowhere: else
+    Python fails on it at its exit, and replaces the exit code by 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def find_verb(words: list[str]) -> tuple[str | None, list[str]]:
