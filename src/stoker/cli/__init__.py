@@ -17,7 +17,7 @@ from stoker.text import say
 VERBS = {
     "train": "train or fine-tune a model; resumes a stopped run",
     "pack": "convert images into a packed set, and report bad images",
-    "verify": "check every hash of a packed set",
+    "verify": "check every hash of a packed set, or of a run's checkpoints",
     "doctor": "measure this machine, and predict training speed and its limit",
     "bench": "measure how fast a packed set loads, and what limits that",
     "explain": "show what a run did, where its time went and what limited it",

@@ -240,13 +240,10 @@ class Run:
         """The `attempt` event of rank 0; None where the attempt ended before writing it."""
         return next((e for e in self.attempt_events(attempt) if e["kind"] == "attempt"), None)
 
-    def numbered_starts(self) -> list[tuple[int, Event]]:
-        """The number and the `attempt` event of each attempt that wrote one."""
-        return [(number, start) for number in self.attempts() if (start := self.start_of(number))]
-
     def starts(self) -> list[Event]:
-        """The `attempt` event of each attempt that wrote one."""
-        return [start for _, start in self.numbered_starts()]
+        """The `attempt` event of each attempt that wrote one, with the attempt's number."""
+        numbers = self.attempts()
+        return [{"attempt": n, **start} for n in numbers if (start := self.start_of(n))]
 
     def events(self, rank: int = 0) -> Iterator[Event]:
         """All events of all attempts, each with its attempt's number, not merged."""

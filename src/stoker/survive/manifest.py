@@ -142,6 +142,18 @@ def newest_intact(folder: Path) -> tuple[tuple[str, int] | None, dict[str, str]]
     return None, reasons
 
 
+def problem_of(folder: Path) -> str:
+    """Why a folder is no checkpoint with every hash right; empty where it is one. Raises
+    NewerFormat where a newer version wrote it."""
+    try:
+        check_hashes(folder)
+    except NewerFormat:
+        raise
+    except (StokerError, OSError) as error:
+        return str(error)
+    return ""
+
+
 def unreadable(folder: Path, error: OSError) -> StokerError:
     return StokerError(
         f"cannot read {folder}: {error}; try again, or remove this folder to resume from the "

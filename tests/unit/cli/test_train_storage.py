@@ -20,7 +20,7 @@ from samples import image_folder
 from stoker.cli import main
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
-from stoker.errors import BAD_REQUEST, FINISHED, BadRequest, StokerError
+from stoker.errors import BAD_REQUEST, FAILED, FINISHED, BadRequest, StokerError
 from stoker.recipe.resolve import resolve
 from stoker.run.directory import Run
 from stoker.run.events import Event
@@ -28,6 +28,7 @@ from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.storage import require_storage
 from stoker.train.attempt import loop
 from stoker.train.attempt.session import train
+from unit.survive.test_manifest import change as rewrite
 
 FLAGS = {
     "model": "resnet9_w2",
@@ -171,11 +172,13 @@ class TestFinished:
     def test_a_position_that_the_run_never_had_is_passed_over(
         self, data: Path, run: Path, finished_run: Path, change: dict[str, int]
     ) -> None:
-        from unit.survive.test_manifest import change as rewrite
-
         rewrite(last(run), **change)
+        name = last(run).name
         shutil.rmtree(run / "attempts")  # as if it had been killed
         assert main(words(data, run)) == FINISHED
+        (start,) = Run(run).starts()
+        assert start["torn"] == [name]
+        assert "this run has no step" in start["torn_reasons"][name]
         assert same(weights(run), weights(finished_run))
 
     def test_a_checkpoint_of_another_model_is_passed_over(
@@ -193,6 +196,35 @@ class TestFinished:
         assert start["torn"] == [name]
         assert "another model" in start["torn_reasons"][name]
         assert same(weights(run), weights(finished_run))
+
+
+class TestVerify:
+    def test_a_whole_run(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["verify", str(run)]) == FINISHED
+        number = len(Checkpoints(run).names())
+        assert capsys.readouterr().out == f"OK: {number} checkpoints, all hashes match\n"
+
+    def test_damage_and_wrong_positions_are_named(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        newest, older, *rest = Checkpoints(run).names()
+        flip(run / "checkpoints" / newest / "weights.safetensors")
+        rewrite(run / "checkpoints" / older, position=17)
+        before = sorted(run.rglob("*"))
+        assert main(["verify", str(run)]) == FAILED
+        one, two, last_line = capsys.readouterr().out.splitlines()
+        assert f"{newest}/weights.safetensors is damaged" in one
+        assert f"{older}: this run has no step {int(older):,} at sample 17" in two
+        assert last_line == (
+            f"DAMAGED: 2 of {len(rest) + 2} checkpoints; 'stoker train' goes on from the newest "
+            "one that is whole"
+        )
+        assert sorted(run.rglob("*")) == before
+
+    def test_a_newer_one_is_refused(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        rewrite(last(run), format=2)
+        assert main(["verify", str(run)]) == BAD_REQUEST
+        assert "has format 2" in capsys.readouterr().err
 
 
 def move(run: Path) -> None:

@@ -54,18 +54,13 @@ def announce(
     machine. `link`: bytes a second between machines, and CPU seconds for each byte."""
     recipe, timeline, ranks, state = loop.step.recipe, loop.timeline, loop.ranks, loop.state
     events, run = loop.records.events, inputs.run
-    environment = attempt_environment(ranks.device)
+    place = {"world": ranks.world, "environment": attempt_environment(ranks.device)}
     derived = derived_line(recipe, timeline, ranks.world, loop.step.micro_batch)
     notes = [
         *warnings(recipe, timeline),
         *idle_gpus(ranks),
         *split_note(run, derived),
-        *bits_note(
-            [{**start, "attempt": number} for number, start in run.numbered_starts()],
-            {"world": ranks.world, "environment": environment},
-            state.position,
-            inputs.changes,
-        ),
+        *bits_note(run.starts(), place, state.position, inputs.changes),
         *lost_ranks(run),
         *(f"changed: {change}{ALLOWED[change.kind]}" for change in inputs.changes),
         *(remedy.text() for remedy in loop.step.remedies.taken),
@@ -77,7 +72,6 @@ def announce(
         position=state.position,
         step=state.step,
         rank=ranks.rank,
-        world=ranks.world,
         local_world=ranks.local_world,
         capacity=link[0] if link else None,
         send_cpu=link[1] if link else None,
@@ -93,7 +87,7 @@ def announce(
         derived=derived,
         warnings=notes,
         startup_s=round(seconds_since_start() - inputs.began_s, 3),
-        environment=environment,
+        **place,
     )
     events.flush()
 
