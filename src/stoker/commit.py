@@ -72,6 +72,14 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
+def remove(path: Path) -> None:
+    """Remove a file, a folder with all that is in it, or a link: what it points to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def publish(draft: Path, path: Path) -> None:
     """Give a complete temporary file its final name."""
     sync(draft)

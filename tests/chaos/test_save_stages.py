@@ -12,8 +12,8 @@ from chaos.recipes import command
 from chaos.trainers import SAVE_STAGES, Trainers, assert_bit_equal
 from shares import share
 from stoker.run.directory import Run
-from stoker.survive.checkpoint import manifest_of
 from stoker.survive.checkpoints import Checkpoints
+from stoker.survive.manifest import manifest_of
 
 RECIPE = "raw, adamw, ema, one-cycle"
 STAGES = (*SAVE_STAGES, "ema.safetensors:piece", "ema.safetensors:synced")

@@ -30,7 +30,7 @@ from stoker.survive.spot import ENDPOINT
 from waiting import until
 
 GRACE_S = 10.0
-SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
+SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP")
 PHASES = {
     "starting": "starting",
     "data wait": "decode",
@@ -44,10 +44,10 @@ PHASES = {
 """What a table calls a phase, and the place where it is held up."""
 TARGETS = ("one rank", "the other rank", "all ranks", "the process group")
 THREADS = (1, 2, 8)
-PARTS = 14
+PARTS = 17
 """Shares of the cells."""
 PACKING = [(request, workers) for request in (*SIGNALS, "notice") for workers in (1, 2)]
-PACKING_PARTS = 3
+PACKING_PARTS = 4
 pytestmark = [pytest.mark.exact, pytest.mark.alone]
 TRIES = 5
 """For what takes too long, as it may where neighbours have the cores. All else holds in each."""

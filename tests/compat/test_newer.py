@@ -19,8 +19,9 @@ from stoker.data.packing.pack import pack
 from stoker.data.seal import sealed
 from stoker.errors import BAD_REQUEST, FAILED, NewerFormat, StokerError
 from stoker.run.directory import Run
-from stoker.survive.checkpoint import manifest_of, read_checkpoint, write_checkpoint
+from stoker.survive.checkpoint import read_checkpoint, write_checkpoint
 from stoker.survive.checkpoints import Checkpoints
+from stoker.survive.manifest import manifest_of
 
 KEPT = INTERRUPTED[0]
 NO_FORMATS = [0, -1, "1", 1.0, True, None, [1]]

@@ -79,7 +79,7 @@ def test_a_batch_that_no_memory_holds_ends_in_a_sentence(cwd: Path) -> None:
     assert left(cwd) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_and_leaves_nothing(number: signal.Signals, cwd: Path) -> None:
     process = start(["doctor", "--seconds", "1800", "--model", "resnet9_w1"], cwd)
     assert process.stdout is not None

@@ -9,6 +9,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from types import TracebackType
 from typing import Any
@@ -22,7 +23,7 @@ from stoker.text import say
 VERBS = {
     "train": "train or fine-tune a model; resumes a stopped run",
     "pack": "convert images into a packed set, and report bad images",
-    "verify": "check every hash of a packed set",
+    "verify": "check every hash of a packed set, or of a run's checkpoints",
     "doctor": "measure this machine, and predict training speed and its limit",
     "bench": "measure how fast a packed set loads, and what limits that",
     "explain": "show what a run did, where its time went and what limited it",
@@ -53,17 +54,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = answer_without_verb(words)
         else:
             code = int(import_module(f"stoker.cli.{verb.replace('-', '_')}").run(rest))
-        sys.stdout.flush()
         return code
     except BrokenPipeError:
         # The reader of our output has closed it, such as `head`. Training and packing print with
         # `say`, which ignores that, so they never get here.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINISHED
     except StokerError as error:
         first, *rest = error.lines
         say(f"stoker: {first}", *rest, stream=sys.stderr)
         return error.exit_code
+    finally:
+        drop_unwritable_output()
+
+
+def drop_unwritable_output() -> None:
+    """Print what is left. If a stream is closed (a pipe, a terminal), let it lead nowhere: else
+    Python fails on it at its exit, and replaces the exit code by 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def show_crashes() -> None:

@@ -17,6 +17,7 @@ from stoker.recipe.changes import CONSENT
 from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
 from stoker.survive.stopping import StopRequest
+from stoker.survive.storage import require_storage
 from stoker.text import say
 from stoker.train.attempt import launch
 
@@ -88,10 +89,16 @@ def run(arguments: Sequence[str]) -> int:
     allowed = [name.replace("-", "_") for name in parsed.allow_change.split(",") if name]
     if run.exists:
         changes = run.recipe_changes(resolved.recipe, dataset, allowed)
-        if run.finished and not any(change.kind == CONSENT for change in changes):
+        if (
+            run.finished
+            and not any(change.kind == CONSENT for change in changes)
+            and launch.has_result(run)
+        ):
             if speaks():
                 say(f"finished already: stoker explain {path}")
             return FINISHED
+    if not is_rank():
+        require_storage(path)
     if (meeting or parsed.ranks > 1) and not is_rank():
         if stop:
             raise Interrupted("stopped before it began: the same command starts it")

@@ -1,14 +1,18 @@
-"""stoker verify SET: compute every hash of a packed set again and name what is damaged."""
+"""stoker verify SET: compute every hash again, of a packed set or a run's checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 from stoker.cli.flags import Parser
 from stoker.errors import FAILED, FINISHED
 from stoker.recipe.resolve import parse_flag
+from stoker.run.directory import Run
+from stoker.run.timelines import wrong_position
 from stoker.show.progress import progress
+from stoker.survive.manifest import names_in, problem_of, read_manifest
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import plural, say, size
 
@@ -16,11 +20,11 @@ from stoker.text import plural, say, size
 def parser() -> Parser:
     flags = Parser(
         prog="stoker verify",
-        description="Read all of a packed set, compute every hash again and name what is damaged. "
-        "Nothing is changed.",
+        description="Read all of a packed set, or the checkpoints of a run, compute every hash "
+        "again and name what is damaged. Nothing is changed.",
     )
     add = flags.add_argument
-    add("set", metavar="SET", help="a folder that 'stoker pack' wrote")
+    add("set", metavar="SET", help="a folder that 'stoker pack' or 'stoker train' wrote")
     add("--threads", default="0", metavar="N", help="threads that read; 0 takes the cores [0]")
     return flags
 
@@ -28,6 +32,9 @@ def parser() -> Parser:
 def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
     threads = parse_flag("threads", parsed.threads)
+    if (Path(parsed.set) / "run.json").is_file():
+        with listening() as stop, stops_at_once(stop, "verifying", UNCHANGED):
+            return verify_run(Run(parsed.set))
 
     # Imported here, so that --help and wrong flags do not wait for pyarrow.
     from stoker.data.verify import verify
@@ -53,4 +60,28 @@ def run(words: Sequence[str]) -> int:
         f"OK: {plural(report.images, 'image')} in {plural(report.shards, 'shard')}, "
         f"all hashes match ({speed})"
     )
+    return FINISHED
+
+
+def verify_run(run: Run) -> int:
+    """Check every checkpoint of a run, and print what is wrong; the exit code. Raises NewerFormat
+    where a newer version wrote the run or one of them."""
+    folder, starts = run.path / "checkpoints", run.starts() if run.record else []
+    samples = starts[-1].get("samples") if starts else None
+    problems = []
+    for name in (names := names_in(folder)):
+        problem = problem_of(folder / name)
+        if not problem and isinstance(samples, int):
+            wrong = wrong_position(run, read_manifest(folder / name), samples)
+            problem = f"{folder / name}: {wrong}" if wrong else ""
+        problems += [problem] if problem else []
+    for problem in problems:
+        say(problem)
+    if problems:
+        say(
+            f"DAMAGED: {len(problems)} of {plural(len(names), 'checkpoint')}; 'stoker train' goes "
+            "on from the newest one that is whole"
+        )
+        return FAILED
+    say(f"OK: {plural(len(names), 'checkpoint')}, all hashes match")
     return FINISHED

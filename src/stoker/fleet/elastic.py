@@ -45,6 +45,8 @@ class Launch:
     """Returns the steps that the run has made so far."""
     report: Callable[[Path, int, int], None] = lambda log, offset, code: None
     """Shows what ranks have written to the log after an offset in bytes, given their exit code."""
+    check: Callable[[], None] = lambda: None
+    """Raises StokerError where the run directory is no longer the one that was opened."""
 
 
 def launch(plan: Launch, endpoint: Endpoint, nodes: Nodes) -> int:
@@ -62,9 +64,11 @@ def run_rounds(plan: Launch, rendezvous: Rendezvous) -> int:
         round = rendezvous.next_round()
         offset = log.stat().st_size if log.exists() else 0
         code = INTERRUPTED
+        plan.check()
         try:
             code = run_round(plan, rendezvous, round, log)
         finally:
+            plan.check()
             plan.report(log, offset, code)
         if code in (FINISHED, INTERRUPTED, BAD_REQUEST):
             rendezvous.leave(round, finished=code != INTERRUPTED)

@@ -26,7 +26,7 @@ from typing import IO
 from stoker.commit import open_at_end
 from stoker.errors import FINISHED, INTERRUPTED
 from stoker.host.limits import usable_cores
-from stoker.host.signals import STOP_SIGNALS, block_stop_signals, end_with_parent
+from stoker.host.signals import block_stop_signals, end_with_parent, stop_signals
 
 RENDEZVOUS_FILE = "STOKER_MEETING_FILE"
 """The environment variable with the path of the file through which ranks meet."""
@@ -84,7 +84,7 @@ def launch(
         passed_on.append(signal.Signals(number))
         signal_all(running, signal.Signals(number))
 
-    handlers = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
+    handlers = {number: signal.signal(number, pass_on) for number in stop_signals()}
     try:
         with open_at_end(log) as errors:
             for rank in range(ranks):

@@ -37,7 +37,8 @@ def map_tasks(
         return
     # spawn: a forked child would inherit the locks that other threads of the caller hold.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=prepare_worker)
+    with delayed_signals():  # Python starts a process here that counts semaphores
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=prepare_worker)
     pending: set[Future[Result]] = set()
     try:
         for task in chain(first, source):

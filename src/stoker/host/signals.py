@@ -15,23 +15,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+STOP_SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGHUP,
+)
 """The signals by which schedulers, terminals and users ask a process to stop."""
+FROM_TERMINAL = {signal.SIGINT, signal.SIGHUP}
+"""Those that a terminal sends to a whole process group: by Ctrl-C, and when it is closed."""
 _PR_SET_PDEATHSIG = 1
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The stop signals to handle: not SIGHUP where it is ignored, as `nohup` asks for."""
+    ignored = {n for n in (signal.SIGHUP,) if signal.getsignal(n) == signal.SIG_IGN}
+    return [number for number in STOP_SIGNALS if number not in ignored]
 
 
 @contextmanager
 def delayed_signals() -> Iterator[None]:
-    """A block in which processes can be started: they inherit a blocked Ctrl-C, which a terminal
-    sends to the whole process group, because the parent decides when they stop. Stop signals that
-    arrive in the block are raised when it ends."""
+    """A block in which processes can be started: they inherit blocked signals of the terminal,
+    which reach the whole process group, because the parent decides when they stop. Stop signals
+    that arrive in the block are raised when it ends."""
     arrived: list[int] = []
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_TERMINAL)
     handlers: dict[signal.Signals, Any] = {}
     try:
         if threading.current_thread() is threading.main_thread():
             # The mask is for this thread only, and another may take the signal: so handlers too.
-            for number in STOP_SIGNALS:
+            for number in stop_signals():
                 handlers[number] = signal.getsignal(number)
                 signal.signal(number, lambda number, frame: arrived.append(number))
         yield

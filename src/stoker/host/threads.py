@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,6 +176,7 @@ def exit_past_hanging_threads(work: Callable[[], int], prefix: str) -> int:
         say(f"stoker: {first}", *rest, stream=sys.stderr)
         code = error.exit_code
     if threads_hang():
-        sys.stdout.flush()
+        with suppress(OSError):  # a closed terminal or pipe
+            sys.stdout.flush()
         os._exit(code)
     return code

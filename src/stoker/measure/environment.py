@@ -120,6 +120,8 @@ def attempt_environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "process": os.getpid(),
+        **{name: versions().get(name) for name in ("opencv", "simplejpeg", "timm")},
+        "isa": None if on_gpu else torch.backends.cpu.get_cpu_capability(),
         "device": torch.cuda.get_device_name(device) if on_gpu else processor_name(),
         "threads": torch.get_num_threads(),
         "cores": usable_cores(),

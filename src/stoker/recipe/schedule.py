@@ -105,6 +105,15 @@ class Timeline:
             raise ValueError(f"no batch starts at position {position}")
         return Batch(stretch.first_step + done, position, stretch.batch_size, stretch.image_size)
 
+    def has(self, position: int, step: int) -> bool:
+        """Whether a run that follows this timeline is at this position after so many steps."""
+        try:
+            return (position, step) == (self.end, self.steps) or self.batch_at(
+                position
+            ).step == step
+        except ValueError:
+            return False
+
     def batch_of_step(self, step: int) -> Batch:
         """The batch of a step. Raises ValueError where the timeline has no such step."""
         firsts = [stretch.first_step for stretch in self.stretches]

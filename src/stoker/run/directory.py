@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from stoker.commit import UNABLE, open_at_end, write_bytes, write_json
-from stoker.errors import BadRequest, is_readable
+from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.recipe.changes import Change, changes, require_consent
 from stoker.recipe.recipe import Recipe
 from stoker.run.events import EventDamage, read_events
 from stoker.run.kinds import RECORD, Event, misfit
+from stoker.run.storage import Place, refused
 from stoker.text import one_line, plural, shown
 
 FORMAT = 1
@@ -68,6 +69,21 @@ class Run:
         self.damage = EventDamage()
         """What was damaged in the events that were read."""
         self._lock: IO[bytes] | None = None
+        self._place = Place(self.path)
+
+    def hold(self) -> None:
+        """Note which directory this is: from here on, `require_place` compares."""
+        self._place.hold()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to the directory that `hold` noted."""
+        return self._place.is_held
+
+    def require_place(self) -> None:
+        """Raise StokerError where the directory was moved, removed or replaced since `hold`."""
+        if not self.is_in_place:
+            raise StokerError(self._place.lost())
 
     @property
     def record(self) -> dict[str, Any]:
@@ -101,9 +117,12 @@ class Run:
         """Write the first files of a run. Does nothing where the run exists."""
         if self.exists:
             return
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_bytes(self.path / "recipe.toml", recipe_toml.encode())
-        write_json(self.path / "run.json", record)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_bytes(self.path / "recipe.toml", recipe_toml.encode())
+            write_json(self.path / "run.json", record)
+        except OSError as error:
+            raise refused(self.path, error) from error
 
     @property
     def values(self) -> dict[str, Any]:
@@ -141,8 +160,15 @@ class Run:
 
     def lock(self, patience_s: float = 10.0) -> None:
         """Take the lock until this process ends. Raises BadRequest, which names another holder."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        file = open_at_end(self.path / "lock")
+        path = self.path / "lock"
+        if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+            kind = "link" if path.is_symlink() else "folder" if path.is_dir() else "special file"
+            raise BadRequest(f"{path} is a {kind}, not a plain file: remove it")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = open_at_end(path)
+        except OSError as error:
+            raise refused(self.path, error) from error
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -151,7 +177,7 @@ class Run:
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     file.seek(0)
-                    holder = file.read().decode(errors="replace").strip()
+                    holder = shown(file.read().decode(errors="replace").strip())
                     raise BadRequest(
                         f"{self.path} is being trained by {holder}: "
                         "stop that process first, or name another --run"
@@ -161,10 +187,14 @@ class Run:
                 if error.errno not in (*UNABLE, errno.ENOLCK):
                     raise
                 break  # a mount without locks: the user must start one process only
-        file.truncate(0)
-        file.seek(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         self._lock = file
+        try:
+            file.truncate(0)
+            file.seek(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        except OSError as error:
+            self.unlock()
+            raise refused(self.path, error) from error
 
     @property
     def is_running(self) -> bool:
@@ -187,12 +217,15 @@ class Run:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def new_attempt(self) -> int:
+        self.require_place()
         number = max(self.attempts(), default=0) + 1
         try:
             self.attempt_path(number).mkdir(parents=True)
         except (FileExistsError, NotADirectoryError) as error:
             folder = self.path / "attempts"
             raise BadRequest(f"{folder} is not a folder: move that file away") from error
+        except OSError as error:
+            raise refused(self.path / "attempts", error) from error
         return number
 
     def attempt_path(self, number: int) -> Path:
@@ -222,8 +255,9 @@ class Run:
         return next((event["position"] for event in events if "position" in event), None)
 
     def starts(self) -> list[Event]:
-        """The `attempt` event of each attempt that wrote one."""
-        return [start for attempt in self.attempts() if (start := self.start_of(attempt))]
+        """The `attempt` event of each attempt that wrote one, with the attempt's number."""
+        numbers = self.attempts()
+        return [{"attempt": n, **start} for n in numbers if (start := self.start_of(n))]
 
     def events(self, rank: int = 0) -> Iterator[Event]:
         """All events of all attempts, each with its attempt's number, not merged."""

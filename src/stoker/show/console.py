@@ -96,7 +96,10 @@ def data_seconds(parts: dict[str, float]) -> float:
 
 def start_lines(event: Event) -> list[str]:
     lines = [event["derived"], *(f"note: {text}" for text in event["warnings"])]
-    lines += [f"note: checkpoint {name} is torn and was skipped" for name in event["torn"]]
+    reasons = event.get("torn_reasons", {})
+    for name in event["torn"]:
+        reason = f": {one_line(reasons[name])}" if name in reasons else ""
+        lines.append(f"note: checkpoint {name} is torn and was skipped{reason}")
     if event["position"]:
         lines.append(f"resumed at step {event['step']:,} of {event['steps']:,}")
     return lines

@@ -14,8 +14,7 @@ differs from the manifest. No pickled code is loaded: `weights_only=True` everyw
 from __future__ import annotations
 
 import io
-import json
-import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,12 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from stoker.commit import sha256_file, sha256_of, sync, write_bytes, write_json
-from stoker.errors import StokerError, is_readable
+from stoker.commit import remove, sha256_file, sha256_of, sync, write_bytes, write_json
+from stoker.errors import StokerError
 from stoker.faults import reach
+from stoker.survive.manifest import FORMAT, MARKER, damaged, read_manifest
+from stoker.text import one_line
 
-FORMAT = 1
-"""Format number of a checkpoint. A manifest.json without one has format 1."""
-MARKER = "COMMITTED"
-FILES = ("weights.safetensors", "ema.safetensors", "state.pt")
 CHUNK = 1 << 18
 Tensors = dict[str, Tensor]
 
@@ -66,9 +63,10 @@ def contiguous(tensors: Tensors) -> Tensors:
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> int:
     """Write the files, the manifest, then the marker; returns the files' bytes. Raises OSError."""
     reach("save:begun")
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    remove(folder)
+    with suppress(FileExistsError):
+        folder.parent.mkdir()  # not its parents: a run directory that was moved is not made again
+    folder.mkdir()
     reach("save:folder")
     files = {"weights.safetensors": save(contiguous(snapshot.weights))}
     if snapshot.ema:
@@ -97,39 +95,24 @@ def write_chunks(path: Path, data: bytes) -> None:
             reach(f"{path.name}:piece")
 
 
-def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint; None where its marker or the size of a file is wrong. Raises
-    NewerFormat where a newer version wrote it, OSError where it cannot be read."""
-    try:
-        text = (folder / "manifest.json").read_bytes()
-        if (folder / MARKER).read_text() != sha256_of(text):
-            return None
-        manifest: dict[str, Any] = json.loads(text)
-        if not is_readable(folder, manifest.get("format", 1), FORMAT):
-            return None
-        for name, listed in manifest["files"].items():
-            # A manifest from elsewhere must not name files outside its folder.
-            if name not in FILES or (folder / name).stat().st_size != listed["bytes"]:
-                return None
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None  # any other OSError says nothing about the checkpoint
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return manifest
-
-
 def read_checkpoint(folder: Path) -> Snapshot:
     """Read a checkpoint and check every hash. Raises NewerFormat where a newer version wrote it,
     StokerError where it is incomplete or damaged, OSError where it cannot be read."""
-    manifest = manifest_of(folder)
-    if manifest is None:
-        raise StokerError(f"{folder} is not a complete checkpoint")
+    manifest = read_manifest(folder)
     data = {}
     for name, listed in manifest["files"].items():
-        path = folder / name
-        data[name] = path.read_bytes()
+        data[name] = (folder / name).read_bytes()
         if sha256_of(data[name]) != listed["sha256"]:
-            raise StokerError(f"{path} is damaged: its hash is not the one in the manifest")
-    ema = load(data["ema.safetensors"]) if "ema.safetensors" in data else {}
-    state = torch.load(io.BytesIO(data["state.pt"]), map_location="cpu", weights_only=True)
-    return Snapshot(load(data["weights.safetensors"]), ema, state, manifest, folder.name)
+            raise damaged(folder / name)
+    try:
+        weights = load(data["weights.safetensors"])
+        ema = load(data["ema.safetensors"]) if "ema.safetensors" in data else {}
+        state = torch.load(io.BytesIO(data["state.pt"]), map_location="cpu", weights_only=True)
+    except Exception as error:
+        if isinstance(error, MemoryError) or "alloc" in str(error):
+            raise  # a lack of memory says nothing about the checkpoint
+        # Right hashes, and contents that no version of Stoker writes.
+        raise StokerError(f"{folder} holds no state of training: {one_line(str(error))}") from error
+    if not isinstance(state, dict):
+        raise StokerError(f"{folder} holds no state of training: state.pt has no dictionary")
+    return Snapshot(weights, ema, state, manifest, folder.name)

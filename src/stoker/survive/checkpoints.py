@@ -3,14 +3,15 @@
 Invariants: a committed checkpoint is never overwritten, and the newest one that reads back is never
 pruned. The files `last` and `best` hold names of checkpoints; where one is missing or wrong, the
 folders themselves are searched. A folder that does not read back is renamed to `STEP.torn`, one
-with bad numbers to `STEP.diverged`; both are removed once the run has saved a later step.
+with bad numbers to `STEP.diverged`; both are removed once the run has saved a later step. Nothing
+is removed through a link: of one to a checkpoint only the link goes, and in a linked folder only
+what this process saved.
 """
 
 from __future__ import annotations
 
 import errno
-import re
-import shutil
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,18 +20,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stoker.commit import write_bytes
+from stoker.commit import remove, write_bytes
 from stoker.errors import NewerFormat, StokerError
 from stoker.faults import reach
-from stoker.survive.checkpoint import (
+from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
+from stoker.survive.manifest import (
     MARKER,
-    Snapshot,
+    NAME,
     manifest_of,
-    read_checkpoint,
-    write_checkpoint,
+    names_in,
+    pointer,
+    step_and_save,
+    unreadable,
 )
 
-NAME = re.compile(r"\d{9,}(-\d+)?")
 SLOWEST_S = 600.0
 """A save that takes longer counts as hanging."""
 TORN, DIVERGED = ".torn", ".diverged"
@@ -51,12 +54,6 @@ class SaveResult:
     busy_s: float
 
 
-def step_and_save(name: str) -> tuple[int, int]:
-    """The step in a checkpoint's name, and which save of this step it is, counting from 1."""
-    step, _, count = name.partition("-")
-    return int(step), int(count or 1)
-
-
 @dataclass
 class Checkpoints:
     """The checkpoints of one run, saved one at a time in the background."""
@@ -67,6 +64,14 @@ class Checkpoints:
     """Committed saves that have not been reported yet."""
     failures: list[StokerError] = field(default_factory=list)
     """Failed saves that have not been reported yet."""
+    misfit: Callable[[Snapshot], str] = lambda snapshot: ""
+    """Returns why a checkpoint cannot be one of this run; empty where it can."""
+    check_place: Callable[[], None] = lambda: None
+    """Called before each save. Raises StokerError where the run directory is no longer there."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why each of the checkpoints that `newest` passed over does not count."""
+    _own: set[str] = field(default_factory=set)
+    """The checkpoints that were written here."""
     _thread: threading.Thread | None = None
 
     @property
@@ -75,17 +80,11 @@ class Checkpoints:
 
     def names(self) -> list[str]:
         """The names of all checkpoint folders, newest first, valid or not."""
-        return sorted(filter(NAME.fullmatch, self._entries()), key=step_and_save, reverse=True)
-
-    def _entries(self) -> list[str]:
-        return [item.name for item in self.folder.iterdir()] if self.folder.is_dir() else []
+        return names_in(self.folder)
 
     def pointer(self, which: str) -> str | None:
         """The name in the file `last` or `best`; None where there is no valid one."""
-        with suppress(OSError, ValueError):
-            name = (self.run_path / which).read_text().strip()
-            return name if NAME.fullmatch(name) else None
-        return None
+        return pointer(self.run_path / which)
 
     def newest(self) -> tuple[Snapshot | None, list[str]]:
         """The newest checkpoint that reads back, and the names of newer ones that do not. Raises
@@ -93,16 +92,17 @@ class Checkpoints:
         torn: list[str] = []
         for name in self.names():
             try:
-                return read_checkpoint(self.folder / name), torn
+                checkpoint = read_checkpoint(self.folder / name)
+                if not (reason := self.misfit(checkpoint)):
+                    return checkpoint, torn
             except NewerFormat:
                 raise
-            except StokerError:
-                torn.append(name)
+            except StokerError as error:
+                reason = str(error)
             except OSError as error:
-                raise StokerError(
-                    f"cannot read {self.folder / name}: {error}; try again, or remove this folder "
-                    "to resume from the checkpoint before it"
-                ) from error
+                raise unreadable(self.folder / name, error) from error
+            torn.append(name)
+            self.reasons[name] = reason
         return None, torn
 
     def refuse_newer(self) -> None:
@@ -173,10 +173,12 @@ class Checkpoints:
             self.failures.append(failure)
 
     def _write(self, snapshot: Snapshot) -> SaveResult:
+        self.check_place()
         began, busy = time.perf_counter(), time.thread_time()
         step, position = snapshot.facts["step"], snapshot.facts["position"]
         name = self._name_for(step)
         size = write_checkpoint(self.folder / name, snapshot)
+        self._own.add(name)
         self._point("last", name)
         if snapshot.facts["is_best"]:
             self._point("best", name)
@@ -188,36 +190,50 @@ class Checkpoints:
     def _name_for(self, step: int) -> str:
         """A name for a save of this step that no committed checkpoint has."""
         name, count = f"{step:09d}", 1
-        while self._manifest(name) is not None:
+        while self._manifest(name) is not None or (self.is_elsewhere and self._holds(name)):
             count += 1
             name = f"{step:09d}-{count}"
         return name
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the folder is a link: what others keep there is not removed."""
+        return self.folder.is_symlink()
+
+    def _holds(self, name: str) -> bool:
+        return os.path.lexists(self.folder / name)
+
     def set_aside_after(self, step: int) -> None:
-        """Set aside the checkpoints of later steps, which hold bad numbers."""
-        for name in self.names():
-            if step_and_save(name)[0] > step:
-                self._set_aside(name, DIVERGED)
+        """Set aside the checkpoints of later steps, which hold bad numbers. Raises NewerFormat,
+        and changes nothing, where a newer version wrote one of them."""
+        later = [name for name in self.names() if step_and_save(name)[0] > step]
+        for name in later:
+            with suppress(OSError):
+                manifest_of(self.folder / name)
+        for name in later:
+            self._set_aside(name, DIVERGED)
         if not self.recover()[0]:
             self._point("last", None)
 
     def _set_aside(self, name: str, ending: str = TORN) -> None:
         """Rename a folder so that it no longer counts as a checkpoint."""
-        aside = self.folder / f"{name}{ending}"
-        shutil.rmtree(aside, ignore_errors=True)
+        folder, aside = self.folder / name, self.folder / f"{name}{ending}"
         try:
-            (self.folder / name).rename(aside)
+            remove(aside)
+            folder.rename(aside)
         except OSError:  # a mount that cannot rename: without its marker it does not count
             with suppress(OSError):
-                (self.folder / name / MARKER).unlink(missing_ok=True)
+                remove(folder if folder.is_symlink() else folder / MARKER)
 
     def _prune(self, keep: int) -> None:
         """Remove old checkpoints, and folders set aside that are older than the newest one."""
         for name in self._prunable(keep):
-            # The marker first: a folder that is half removed must not count.
-            (self.folder / name / MARKER).unlink(missing_ok=True)
-            reach("prune:marker")
-            shutil.rmtree(self.folder / name)
+            folder = self.folder / name
+            if not folder.is_symlink():
+                # The marker first: a folder that is half removed must not count.
+                remove(folder / MARKER)
+                reach("prune:marker")
+            remove(folder)
             reach("prune:folder")
 
     def _manifest(self, name: str) -> dict[str, Any] | None:
@@ -237,7 +253,9 @@ class Checkpoints:
         # This process committed `last`; a newer folder may have damage that its manifest hides.
         kept = {*valid[:keep], *unread, self.pointer("last"), self.pointer("best")}
         newest = step_and_save(valid[0])
-        for name in self._entries():
+        for name in [item.name for item in self.folder.iterdir()]:
+            if self.is_elsewhere and name not in self._own:
+                continue
             stem = name.removesuffix(TORN).removesuffix(DIVERGED)
             if name not in kept and NAME.fullmatch(stem) and step_and_save(stem) <= newest:
                 yield name

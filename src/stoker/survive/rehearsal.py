@@ -9,8 +9,6 @@ full disk, a quota or a broken mount ends a run before its first step.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import json
 import os
 import shutil
@@ -21,10 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stoker.commit import UNABLE
 from stoker.errors import BadRequest, StokerError
 from stoker.host.signals import end_with_parent
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
+from stoker.survive.storage import require_space
 
 FOLDER = "rehearsal"
 
@@ -77,6 +75,7 @@ def rehearse(checkpoints: Path, snapshot: Snapshot, reader: Reader, copies: int)
     began, busy = time.perf_counter(), time.thread_time()
     try:
         try:
+            checkpoints.mkdir(parents=True, exist_ok=True)
             size = write_checkpoint(folder, snapshot)
         except OSError as error:
             raise BadRequest(f"cannot save a checkpoint in {checkpoints}: {error}") from error
@@ -95,37 +94,6 @@ def contents(snapshot: Snapshot) -> dict[str, int]:
     tensors = {"weights": snapshot.weights, "ema": snapshot.ema}
     counts = {name: sum(t.numel() for t in group.values()) for name, group in tensors.items()}
     return {**counts, "step": snapshot.facts["step"], "position": snapshot.facts["position"]}
-
-
-def require_space(folder: Path, needed: int) -> None:
-    """Raise BadRequest where the disk, or the user's quota, has less than `needed` bytes left."""
-    free = shutil.disk_usage(folder).free
-    probe = folder / ".room"
-    try:
-        number = reserve(probe, needed) if free >= needed else errno.ENOSPC
-    finally:
-        probe.unlink(missing_ok=True)
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        quota = "the quota leaves less"
-        left = quota if number == errno.EDQUOT else f"{free / 1e6:,.0f} MB are free"
-        raise BadRequest(
-            f"the checkpoints of this run need {needed / 1e6:,.0f} MB in {folder}, and {left}: "
-            "free some space, lower --keep-checkpoints, or name another --run"
-        )
-
-
-def reserve(path: Path, size: int) -> int:
-    """Reserve bytes by fallocate, which quotas count; the error number, 0 also if unsupported."""
-    if sys.platform != "linux":
-        return 0
-    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.fallocate(file, 0, ctypes.c_int64(0), ctypes.c_int64(size))
-        number = ctypes.get_errno() if failed else 0
-    finally:
-        os.close(file)
-    return 0 if number in UNABLE else number
 
 
 if __name__ == "__main__":

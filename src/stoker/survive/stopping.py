@@ -20,7 +20,7 @@ from typing import Any
 
 from stoker.errors import Interrupted
 from stoker.fleet.launcher import ELASTIC
-from stoker.host.signals import STOP_SIGNALS, unblock_stop_signals
+from stoker.host.signals import stop_signals, unblock_stop_signals
 
 UNCHANGED = "nothing was changed: the same command starts again"
 """The outcome of stopping a command that only reads."""
@@ -104,7 +104,7 @@ class StopRequest:
 
     def listen(self) -> None:
         """Handle the stop signals of this process."""
-        for number in STOP_SIGNALS:
+        for number in stop_signals():
             self._before[number] = signal.signal(number, self._handle)
         reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stoker.recipe.recipe import Recipe
@@ -71,3 +71,32 @@ class TrainState:
             self.scaler.load_state_dict(snapshot.state["scaler"])
         self.position, self.step = snapshot.facts["position"], snapshot.facts["step"]
         self.evaluated, self.best = snapshot.facts["evaluated"], snapshot.facts["best"]
+
+
+def misfit(recipe: Recipe, model: nn.Module, snapshot: Snapshot) -> str:
+    """Why a checkpoint cannot be one of this model and its optimiser; empty where it can."""
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    for which in ("weights", "ema") if recipe.ema else ("weights",):
+        saved = {name: tensor.shape for name, tensor in getattr(snapshot, which).items()}
+        if saved != shapes:
+            return f"its {which} are those of another model"
+    groups = build_optimizer(recipe, model).param_groups
+    try:
+        optimizer, scaler = snapshot.state["optimizer"], snapshot.state["scaler"]
+        numbers = [list(group["params"]) for group in optimizer["param_groups"]]
+        pairs = [
+            (optimizer["state"].get(number, {}), parameter)
+            for group, saved_numbers in zip(groups, numbers, strict=True)
+            for parameter, number in zip(group["params"], saved_numbers, strict=True)
+        ]
+        if all(has_shape_of(parameter, state) for state, parameter in pairs):
+            return "" if isinstance(scaler, dict) else "it holds no state of a loss scaler"
+    except (KeyError, TypeError, AttributeError, ValueError):
+        pass
+    return "its optimiser is not that of this run"
+
+
+def has_shape_of(parameter: Tensor, state: dict[str, Any]) -> bool:
+    """Whether the optimiser's state of a parameter has its shape. Counters are single numbers."""
+    tensors = [value for value in state.values() if isinstance(value, Tensor) and value.ndim]
+    return all(tensor.shape == parameter.shape for tensor in tensors)

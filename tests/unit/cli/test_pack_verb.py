@@ -198,6 +198,7 @@ STOPS = {
     "ctrl-c, no workers": (os.killpg, signal.SIGINT, 1),
     "sigterm": (os.kill, signal.SIGTERM, 2),
     "sigterm to the whole group": (os.killpg, signal.SIGTERM, 2),
+    "a closed terminal": (os.killpg, signal.SIGHUP, 2),
 }
 """How it is sent, what, and with how many workers."""
 

@@ -89,7 +89,7 @@ def test_a_pipe_gets_no_control_characters(packed: Path) -> None:
     assert re.fullmatch(OK + "\n", done.stdout)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_is_answered_in_one_line(packed: Path, number: signal.Signals) -> None:
     shard = packed / "train" / "00000.tar"
     os.truncate(shard, 1 << 40)  # a hole: nothing on disk, and much to read

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +16,7 @@ from run_records import record
 from stoker.errors import StokerError
 from stoker.recipe.recipe import Recipe
 from stoker.run.directory import Run
+from stoker.run.storage import Place, refused
 
 DAMAGED = (
     *("", "{", "[" * 200_000, "[]", '{"format": "one"}', '{"format": 2}', "{}"),
@@ -51,4 +55,30 @@ def test_refusals_golden(tmp_path: Path) -> None:
     holder = (run.path / "lock").read_text()
     note(StokerError(str(refusal.value).replace(holder, "process 7 on host")))
     run.unlock()
+    (run.path / "lock").unlink()
+    (run.path / "lock").mkdir()
+    with pytest.raises(StokerError) as refusal:
+        run.lock()
+    note(refusal.value)
     check_golden("run_refusals", lines)
+
+
+def test_storage_sentences_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    owner = folder.stat().st_uid
+    numbers = (errno.EDQUOT, errno.EROFS, errno.ENOTDIR, errno.EACCES, errno.EIO)
+    lines = [str(refused(folder, OSError(number, os.strerror(number)))) for number in numbers]
+    for inodes in (7, 0):
+        disk = SimpleNamespace(f_files=9, f_favail=inodes, f_bavail=1, f_frsize=200_000)
+        monkeypatch.setattr(os, "statvfs", lambda path, disk=disk: disk)
+        lines.append(str(refused(folder, OSError(errno.ENOSPC, "full"))))
+    place = Place(folder)
+    place.hold()
+    folder.rename(tmp_path / "elsewhere")
+    lines.append(place.lost())
+    shutil.rmtree(tmp_path / "elsewhere")
+    lines.append(place.lost())
+    texts = (line.replace(str(tmp_path), "FOLDER") for line in lines)
+    check_golden("run_storage", [text.replace(f"user {owner}", "user 0") for text in texts])

@@ -17,14 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from stoker.errors import StokerError
-from stoker.survive.checkpoint import (
-    MARKER,
-    Snapshot,
-    manifest_of,
-    read_checkpoint,
-    write_checkpoint,
-)
+from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from stoker.survive.checkpoints import Checkpoints
+from stoker.survive.manifest import MARKER, manifest_of
 
 FILES = ["weights.safetensors", "ema.safetensors", "state.pt", "manifest.json", MARKER]
 

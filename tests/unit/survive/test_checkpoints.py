@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stoker.survive.checkpoint import MARKER, Snapshot
+from stoker.survive.checkpoint import Snapshot
 from stoker.survive.checkpoints import Checkpoints
+from stoker.survive.manifest import MARKER
 
 
 def save(run: Path, step: int, *, keep: int = 9, best: bool = False) -> Checkpoints:

@@ -11,10 +11,11 @@ import torch
 
 from disks import small_file_system
 from stoker.errors import BadRequest, StokerError
-from stoker.survive import rehearsal
+from stoker.survive import rehearsal, storage
 from stoker.survive.checkpoint import Snapshot, write_checkpoint
 from stoker.survive.checkpoints import Checkpoints
-from stoker.survive.rehearsal import Reader, contents, rehearse, require_space, reserve
+from stoker.survive.rehearsal import Reader, contents, rehearse
+from stoker.survive.storage import require_space, reserve
 
 MB = 1_000_000
 
@@ -48,6 +49,7 @@ class Says(NeverAsked):
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """Where the checkpoints of a run go."""
+    (tmp_path / "run").mkdir()
     return Checkpoints(tmp_path / "run").folder
 
 
@@ -159,7 +161,7 @@ class TestRoom:
             path.touch()
             return number
 
-        monkeypatch.setattr(rehearsal, "reserve", refuse)
+        monkeypatch.setattr(storage, "reserve", refuse)
         with pytest.raises(BadRequest, match=f"need 3 MB in .*{says}"):
             require_space(tmp_path, 3 * MB)
         assert list(tmp_path.iterdir()) == []
@@ -167,7 +169,7 @@ class TestRoom:
     def test_a_disk_that_is_too_small_is_not_even_asked(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(rehearsal, "reserve", lambda path, size: pytest.fail("was asked"))
+        monkeypatch.setattr(storage, "reserve", lambda path, size: pytest.fail("was asked"))
         with pytest.raises(BadRequest, match="need 1,000,000,000,000 MB"):
             require_space(tmp_path, 1_000_000_000_000 * MB)
 

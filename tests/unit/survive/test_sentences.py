@@ -12,9 +12,10 @@ import torch
 from golden import check_golden
 from stoker.errors import Interrupted, StokerError
 from stoker.recipe.recipe import Recipe
-from stoker.survive import rehearsal
-from stoker.survive.checkpoint import MARKER, Snapshot, read_checkpoint, write_checkpoint
+from stoker.survive import storage
+from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from stoker.survive.checkpoints import Checkpoints
+from stoker.survive.manifest import MARKER
 from stoker.survive.remedies import Remedies
 from stoker.survive.save_interval import derive
 from stoker.survive.spot import Notice, NoticeWatch, Service
@@ -64,9 +65,12 @@ def test_checkpoint_sentences_golden(tmp_path: Path, monkeypatch: pytest.MonkeyP
     note(refusal.value)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=9_000_000))
     for number in (errno.ENOSPC, errno.EDQUOT):
-        monkeypatch.setattr(rehearsal, "reserve", lambda path, size, number=number: number)
+        monkeypatch.setattr(storage, "reserve", lambda path, size, number=number: number)
         with pytest.raises(StokerError) as refusal:
-            rehearsal.require_space(tmp_path / "checkpoints", 3_000_000)
+            storage.require_space(tmp_path / "checkpoints", 3_000_000)
+        note(refusal.value)
+        with pytest.raises(StokerError) as refusal:
+            storage.require_space(tmp_path / "checkpoints", 3_000_000, "the next checkpoint")
         note(refusal.value)
     lines.append(derive(0.3, 4.0).text())
     check_golden("survive_checkpoints", lines)

@@ -14,7 +14,7 @@ from stoker.host.signals import STOP_SIGNALS as SIGNALS
 from stoker.survive.stopping import StopNow, StopRequest, listening
 from waiting import until
 
-NAMES = ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]
+NAMES = ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"]
 
 
 def send(name: str, stop: StopRequest) -> None:

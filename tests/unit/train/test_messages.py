@@ -16,14 +16,18 @@ from golden import check_golden
 from stoker.errors import StokerError
 from stoker.fleet.addresses import Endpoint, Nodes
 from stoker.fleet.launcher import LaunchResult
+from stoker.recipe.changes import Change
 from stoker.recipe.recipe import Recipe
 from stoker.run.directory import Run
 from stoker.run.events import Events
+from stoker.survive.checkpoint import Snapshot
+from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.divergence import LossWatch
 from stoker.survive.rehearsal import RehearsalResult
 from stoker.survive.stopping import StopRequest
 from stoker.train.attempt import launch, lost_peers
 from stoker.train.attempt.announce import idle_gpus, lost_ranks, slow_to_save, split_note
+from stoker.train.attempt.bits import bits_note
 from stoker.train.attempt.loop import Loop
 from stoker.train.loaders import prepare
 from stoker.train.model.build import build_model
@@ -156,7 +160,32 @@ def start_messages(path: Path) -> Iterator[str]:
         events.close()
     yield from split_note(run, "global 64 = 1 rank x 64 x 1 accum; peak 0.1")
     yield from lost_ranks(run)
+    old, new = (
+        {"threads": threads, "torch": torch_version, "device": "CPU", "isa": "AVX2"}
+        for threads, torch_version in ((4, "2.8.0"), (2, "2.9.0"))
+    )
+    before = [{"attempt": 1, "position": 0, "world": 1, "environment": old}]
+    for now in ({**old, "threads": 2}, new):
+        yield from bits_note(before, {"world": 1, "environment": now}, 640)
+    changes = [Change("micro_batch", 0, 32)]
+    yield from bits_note(before, {"world": 2, "environment": old}, 640, changes)
     yield from slow_to_save(replace(TINY, spot_notice="off"), RehearsalResult(10**9, 100.0, 1.0))
+
+
+def result_messages(path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[str]:
+    run = Run(path / "finished")
+    events = Events(run.events_path(1, 0))
+    events.write("end", outcome="finished", position=1280)
+    events.close()
+    yield error_of(lambda: launch.has_result(run))
+    checkpoints = Checkpoints(run.path)
+    facts = {"step": 10, "position": 640, "best": 0.5}
+    checkpoints.save(Snapshot({"kernel": torch.zeros(3)}, {}, {"optimizer": {}}, facts))
+    checkpoints.wait()
+    assert not launch.has_result(run)
+    (checkpoints.folder / "000000020").mkdir()
+    assert not launch.has_result(run)
+    yield from capsys.readouterr().out.splitlines()
 
 
 def save_messages(path: Path) -> Iterator[str]:
@@ -215,6 +244,7 @@ def test_messages_golden(
         *trouble_messages(),
         *lost_messages(tmp_path, monkeypatch),
         *start_messages(tmp_path),
+        *result_messages(tmp_path, capsys),
         *save_messages(tmp_path),
         *launch_messages(tmp_path, monkeypatch, capsys),
     ]

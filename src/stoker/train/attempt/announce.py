@@ -18,6 +18,7 @@ from stoker.recipe.summary import derived_line, warnings
 from stoker.run.directory import FORMAT, Run
 from stoker.survive.rehearsal import RehearsalResult
 from stoker.survive.spot import PROVIDERS, provider_here
+from stoker.train.attempt.bits import bits_note
 from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import rank_and_host
@@ -53,11 +54,13 @@ def announce(
     machine. `link`: bytes a second between machines, and CPU seconds for each byte."""
     recipe, timeline, ranks, state = loop.step.recipe, loop.timeline, loop.ranks, loop.state
     events, run = loop.records.events, inputs.run
+    place = {"world": ranks.world, "environment": attempt_environment(ranks.device)}
     derived = derived_line(recipe, timeline, ranks.world, loop.step.micro_batch)
     notes = [
         *warnings(recipe, timeline),
         *idle_gpus(ranks),
         *split_note(run, derived),
+        *bits_note(run.starts(), place, state.position, inputs.changes),
         *lost_ranks(run),
         *run.damage.notes(run.path),  # of the events that were read above
         *(f"changed: {change}{ALLOWED[change.kind]}" for change in inputs.changes),
@@ -70,13 +73,13 @@ def announce(
         position=state.position,
         step=state.step,
         rank=ranks.rank,
-        world=ranks.world,
         local_world=ranks.local_world,
         capacity=link[0] if link else None,
         send_cpu=link[1] if link else None,
         loading_threads=loop.loaders.loader.threads,
         best=state.best,
         torn=inputs.torn,
+        torn_reasons=inputs.checkpoints.reasons,
         steps=timeline.steps,
         samples=timeline.samples,
         classes=len(inputs.prepared.dataset.classes),
@@ -85,7 +88,7 @@ def announce(
         derived=derived,
         warnings=notes,
         startup_s=round(seconds_since_start() - inputs.began_s, 3),
-        environment=attempt_environment(ranks.device),
+        **place,
     )
     events.flush()
 

@@ -120,7 +120,7 @@ def build_guards(inputs: AttemptInputs, step: Step) -> Guards:
     after_warm_up = step.timeline.stretches[0].first_step + warmup_steps(recipe, step.timeline)
     chance = math.inf if recipe.on_divergence == "off" else math.log(max(len(classes), 2))
     watchdog = build_watchdog(step, inputs.events, inputs.run.attempt_path(inputs.attempt))
-    return Guards(LossWatch(chance, after_warm_up), watchdog, inputs.stop)
+    return Guards(LossWatch(chance, after_warm_up), watchdog, inputs.stop, inputs.run)
 
 
 def build_compilation(inputs: AttemptInputs, step: Step) -> Compilation:

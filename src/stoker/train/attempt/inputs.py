@@ -11,9 +11,9 @@ from stoker.measure.environment import seconds_since_start
 from stoker.recipe.changes import Change
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
-from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.rehearsal import Reader
 from stoker.survive.stopping import StopRequest
+from stoker.train.attempt.fit import checkpoints_of
 from stoker.train.loaders import Prepared, prepare
 from stoker.train.process_group import Ranks
 
@@ -38,10 +38,11 @@ class AttemptInputs:
     def begin(self, listeners: tuple[Listener, ...] = ()) -> None:
         """Number the attempt, open its events, find the newest checkpoint: on rank 0 first."""
         first = self.ranks.first
+        self.run.require_place()
         self.attempt = self.ranks.from_first(self.run.new_attempt() if first else 0)
         path = self.run.events_path(self.attempt, self.ranks.rank)
         self.events = Events(path, listeners if first else ())
-        self.checkpoints = Checkpoints(self.run.path, self.prepared.recipe.keep_checkpoints)
+        self.checkpoints = checkpoints_of(self.run, self.prepared)
         if first:
             self.newest, self.torn = self.checkpoints.recover()
         self.ranks.meet()

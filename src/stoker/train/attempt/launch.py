@@ -18,10 +18,11 @@ from stoker.errors import BadRequest, Interrupted, StokerError
 from stoker.fleet.addresses import Endpoint, Nodes
 from stoker.fleet.elastic import Launch
 from stoker.fleet.elastic import launch as take_part
-from stoker.fleet.launcher import START_TIME, log_lines_since
+from stoker.fleet.launcher import START_TIME, is_rank, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
 from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
+from stoker.survive.manifest import manifest_of, newest_intact, pointer
 from stoker.survive.stopping import StopRequest
 from stoker.text import say
 
@@ -35,6 +36,34 @@ def default_run(data: Path, fingerprint: str, resolved: Resolved) -> Path:
     """The directory without --run: dataset, recipe, and a hash of what shapes the result."""
     name = data.resolve().name.removesuffix("-packed")
     return Path("runs") / f"{name}-{resolved.name}-{resolved.recipe.digest(fingerprint)}"
+
+
+def has_result(run: Run) -> bool:
+    """Whether the last checkpoint of a finished run is there, with every hash right, and `last`
+    names it. If not, an earlier one makes the same result again. Raises BadRequest where there is
+    none."""
+    end, (newest, reasons) = run.end() or {}, newest_intact(run.path / "checkpoints")
+    if newest is None:
+        reason = next(iter(reasons.values()), f"{run.path / 'checkpoints'} has none")
+        raise BadRequest(
+            f"{run.path} is finished, but no checkpoint is left to resume from ({reason}): put one "
+            f"back from a copy, or remove {run.path} to train again"
+        )
+    name, position = newest
+    if position < end.get("position", 0):
+        reason = next(iter(reasons.values()), "it is gone")
+        if not is_rank():
+            say(
+                f"the last checkpoint of this finished run is lost ({reason}): going on from {name}"
+            )
+        return False
+    return pointer(run.path / "last") == name and not is_lost_best(run.path)
+
+
+def is_lost_best(run_path: Path) -> bool:
+    """Whether `best` names a checkpoint that is gone or incomplete: resuming mends the name."""
+    best = pointer(run_path / "best")
+    return best is not None and manifest_of(run_path / "checkpoints" / best) is None
 
 
 def steps_of(run: Run) -> int:
@@ -54,6 +83,7 @@ def plan_launch(
         stop=lambda: bool(stop),
         progress=lambda: steps_of(run),
         report=show_log,
+        check=run.require_place,
     )
 
 
@@ -67,11 +97,13 @@ def show_log(log: Path, offset: int, code: int) -> None:
 def launch(plan: Launch, run: Run) -> int:
     """Run the ranks, again after a kill; the exit code. Raises BadRequest or StokerError."""
     run.path.mkdir(parents=True, exist_ok=True)
+    run.hold()
     log = run.path / "launcher.log"
     log_size = log.stat().st_size if log.exists() else 0
     start = partial(start_ranks, plan.ranks, plan.arguments, log, plan.extra, plan.stop)
     ended, steps = start(), 0
     while ended.killed and not (ended.stop_signal or plan.stop() or run.finished):
+        plan.check()
         if (steps_now := steps_of(run)) <= steps:
             break
         steps = steps_now
@@ -81,6 +113,7 @@ def launch(plan: Launch, run: Run) -> int:
         return max(ended.codes)
     if ended.killed and ended.codes[0] == errors.FINISHED and run.finished:
         return errors.FINISHED  # a rank that is killed after the end of the run does not matter
+    plan.check()
     lines, messages = log_lines_since(log, log_size)
     if errors.BAD_REQUEST in ended.codes and messages:
         raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in messages))
@@ -95,6 +128,7 @@ def launch(plan: Launch, run: Run) -> int:
 def launch_elastic(plan: Launch, run: Run, endpoint: Endpoint, nodes: Nodes) -> int:
     """Run the ranks of this node in a run over several nodes; the exit code. Raises Interrupted if
     stopped while it waits for nodes, or StokerError if the ranks failed twice at the same step."""
+    run.hold()
     say(f"waiting for nodes at {endpoint} ({nodes})")
     try:
         code = take_part(plan, endpoint, nodes)

@@ -16,8 +16,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stoker.data.loading.loader import Loaded
+from stoker.errors import StokerError
 from stoker.measure.spans import shares_of
 from stoker.recipe.schedule import Batch
+from stoker.run.directory import Run
 from stoker.run.events import Events
 from stoker.survive.divergence import LossWatch
 from stoker.survive.stopping import StopNow, StopRequest
@@ -31,8 +33,10 @@ from stoker.train.records.step_log import StepLog
 from stoker.train.records.verdicts import VerdictWatch
 from stoker.train.step import Step
 
-GO_ON, STOP, DIVERGED, OUT_OF_MEMORY = range(4)
+GO_ON, STOP, DIVERGED, OUT_OF_MEMORY, RUN_LOST = range(5)
 """The votes of a rank between two steps, the most urgent last."""
+SECONDS_BETWEEN_LOOKS = 1.0
+"""Between two checks that the run directory is still there."""
 WAIT_SHARE = 0.25
 """The share of the grace period for which a rank that should stop waits for a late batch."""
 
@@ -44,6 +48,8 @@ class Guards:
     losses: LossWatch
     watchdog: Watchdog
     stop: StopRequest
+    run: Run
+    """Its directory may be moved or removed."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class Loop:
         self.ranks, self.state = self.step.ranks, self.step.state
         self.timeline, self.spans = self.step.timeline, self.step.spans
         self.agreement = Agreement(self.ranks, self.records.log.flush)
+        self._look_at = 0.0
 
     def begin(self) -> None:
         """Start the threads that watch this attempt."""
@@ -176,7 +183,9 @@ class Loop:
         self.guards.watchdog.beat()
         if saves.due:
             self.records.log.flush()
-        if self.step.out_of_memory_step is not None:
+        if self.run_is_lost():
+            vote = RUN_LOST
+        elif self.step.out_of_memory_step is not None:
             vote = OUT_OF_MEMORY
         elif losses.exploding:
             vote = DIVERGED
@@ -184,11 +193,21 @@ class Loop:
             vote = STOP if self.guards.stop else GO_ON
         # While the loss is far too high, a save could replace a good checkpoint.
         agreed = self.agreement.poll(vote, saves.due and not losses.high)
+        if agreed == RUN_LOST:
+            self.guards.run.require_place()
+            raise StokerError(f"another rank no longer has {self.guards.run.path}")
         if agreed == OUT_OF_MEMORY:
             raise Trouble(MEMORY, self.earliest(self.step.out_of_memory_step), "on some rank")
         if agreed == DIVERGED:
             raise self.explosion()
         return agreed == STOP
+
+    def run_is_lost(self) -> bool:
+        """Whether the run directory was moved, removed or replaced; looks once a second."""
+        if self._look_at > (now := time.monotonic()):
+            return False
+        self._look_at = now + SECONDS_BETWEEN_LOOKS
+        return not self.guards.run.is_in_place
 
     def explosion(self) -> Trouble:
         """The trouble about a loss that is far too high, with the same first step on every rank."""
@@ -210,6 +229,7 @@ class Loop:
             raise StopNow
 
     def save(self, *, best: bool = False, wait: bool = False) -> None:
+        self.guards.run.require_place()
         with self.spans("checkpoint"):
             if self.step.guards:
                 self.step.raise_agreed_trouble(self.step.sentinel.first_bad(all_steps=True))

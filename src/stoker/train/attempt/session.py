@@ -32,6 +32,7 @@ from stoker.survive.trouble import EXPLODING, Trouble
 from stoker.train.attempt.announce import record_of
 from stoker.train.attempt.assembly import assemble
 from stoker.train.attempt.end import FAILED, FINISHED, INTERRUPTED, REFUSED, ROLLED_BACK, write_end
+from stoker.train.attempt.fit import checkpoints_of
 from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import naming_lost_peers
@@ -86,9 +87,10 @@ def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]
         run.lock(ELASTIC_LOCK_WAIT_S if ELASTIC in os.environ else LOCK_WAIT_S)
         run.create(record_of(resolved, prepared.dataset, prepared.lanes), show_config(resolved))
     ranks.meet()
+    run.hold()
     changes = run.recipe_changes(resolved.recipe, prepared.dataset, allowed)
     Checkpoints(run.path).refuse_newer()
-    if needs_record(changes) and (newest := Checkpoints(run.path).newest()[0]):
+    if needs_record(changes) and (newest := checkpoints_of(run, prepared).newest()[0]):
         # Refuses a recipe without a batch, before it is recorded.
         position, step = newest.facts["position"], newest.facts["step"]
         Timeline.of(resolved.recipe, len(prepared.split), position, step)
@@ -165,6 +167,7 @@ def choose_remedy(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
     """Keep the evidence, set aside what was saved after the trouble began, and choose a remedy. All
     ranks choose the same one; rank 0 records it. Raises StokerError if no remedy is left."""
     run, ranks, losses = inputs.run, inputs.ranks, loop.guards.losses
+    run.require_place()
     loop.records.log.flush()
     # If the loss was far too high before the trouble, on any rank, then the weights were bad from
     # the first of those steps on.
@@ -176,9 +179,9 @@ def choose_remedy(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
     keep_evidence(run.path, trouble.step, ranks.rank, evidence)
     loop.records.saves.checkpoints.join()
     if ranks.first:
-        Checkpoints(run.path).set_aside_after(good_until)
+        inputs.checkpoints.set_aside_after(good_until)
     ranks.meet()
-    newest, _ = Checkpoints(run.path).newest()
+    newest, _ = inputs.checkpoints.newest()
     batch = loop.timeline.batch_of_step(min(trouble.step, loop.timeline.steps - 1))
     share = max(end - begin for begin, end in pairwise(cuts(batch.size, ranks.world)))
     remedies = Remedies(run.path)

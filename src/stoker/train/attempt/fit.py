@@ -1,0 +1,30 @@
+"""Whether a checkpoint can be one of this run: its model, its optimiser and its position.
+
+Invariant: a checkpoint that this run wrote fits, whatever recipes the run had and has.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from stoker.run.directory import Run
+from stoker.run.timelines import wrong_position
+from stoker.survive.checkpoint import Snapshot
+from stoker.survive.checkpoints import Checkpoints
+from stoker.train import state
+from stoker.train.loaders import Prepared
+
+
+def checkpoints_of(run: Run, prepared: Prepared) -> Checkpoints:
+    """The checkpoints of a run; those of another model or position are passed over."""
+    keep = prepared.recipe.keep_checkpoints
+    fits = partial(misfit, run, prepared)
+    return Checkpoints(run.path, keep, misfit=fits, check_place=run.require_place)
+
+
+def misfit(run: Run, prepared: Prepared, snapshot: Snapshot) -> str:
+    """Why a checkpoint cannot be one of this run; empty where it can."""
+    if reason := state.misfit(prepared.recipe, prepared.model, snapshot):
+        return f"{run.path / 'checkpoints' / snapshot.name}: {reason}"
+    reason = wrong_position(run, snapshot.facts, len(prepared.split))
+    return f"{run.path / 'checkpoints' / snapshot.name}: {reason}" if reason else ""
