@@ -108,7 +108,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start one rank with this environment; it inherits these sockets."""
     return subprocess.Popen(
-        [sys.executable, "-m", "stoker", *arguments],
+        [sys.executable, "-P", "-m", "stoker", *arguments],
         env=env,
         stderr=errors,
         pass_fds=sockets,
