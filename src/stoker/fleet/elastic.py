@@ -19,7 +19,15 @@ from pathlib import Path
 from stoker.commit import open_at_end
 from stoker.errors import BAD_REQUEST, FAILED, FINISHED, INTERRUPTED, STEPPED_ASIDE, StokerError
 from stoker.fleet.addresses import Endpoint, Nodes, interface_of
-from stoker.fleet.launcher import ELASTIC, LISTENER, Processes, rank_variables, signal_all, start
+from stoker.fleet.launcher import (
+    ELASTIC,
+    LISTENER,
+    ROUND_KEY,
+    Processes,
+    rank_variables,
+    signal_all,
+    start,
+)
 from stoker.fleet.rendezvous import Rendezvous, Round
 from stoker.fleet.signed_store import shared_key
 
@@ -104,6 +112,7 @@ def environment(
     return {
         **rank_variables(rank, world, local_rank, plan.ranks),
         ELASTIC: "1",
+        ROUND_KEY: round.messages.key_for("addresses of ranks").hex(),
         "MASTER_ADDR": round.address,
         "MASTER_PORT": str(round.port),
         "GLOO_SOCKET_IFNAME": interface,
