@@ -10,8 +10,8 @@ from importlib import import_module
 
 import stoker
 from stoker import faults
-from stoker.errors import BAD_REQUEST, FINISHED, StokerError
-from stoker.text import say
+from stoker.errors import BAD_REQUEST, FINISHED, BadRequest, StokerError
+from stoker.text import one_line, say, shown
 
 VERBS = {
     "train": "train or fine-tune a model; resumes a stopped run",
@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    faults.arm()
     try:
+        arm_faults()
         verb, rest = find_verb(words)
         if verb is None:
             code = answer_without_verb(words)
@@ -54,6 +54,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StokerError as error:
         say(f"stoker: {error}", sys.stderr)
         return error.exit_code
+
+
+def arm_faults() -> None:
+    """Arm the faults that a test injects, and name them once, before a verb begins; ranks do not.
+    Raises BadRequest if the variable does not hold faults."""
+    try:
+        faults.arm()
+    except (ValueError, TypeError, AttributeError) as error:
+        value = shown(one_line(os.environ[faults.VARIABLE]))
+        raise BadRequest(
+            f"{faults.VARIABLE} must be a JSON list of faults, for tests, not '{value}': unset it"
+        ) from error
+    if note := faults.note():
+        from stoker.fleet.launcher import is_rank
+
+        if not is_rank():
+            say(f"note: {shown(note)}", sys.stderr)
 
 
 def find_verb(words: list[str]) -> tuple[str | None, list[str]]:
