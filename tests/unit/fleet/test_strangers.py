@@ -23,7 +23,12 @@ from waiting import until
 pytestmark = [pytest.mark.exact, pytest.mark.timeout(300)]
 KEY, STATE, ROUND = b"k" * 32, "torch.rendezvous.stoker", "torch.rendezvous.stoker.0/"
 FIRST = [f"{ROUND}{name}" for name in ("door", "number0", "number1", "MASTER_ADDR", "MASTER_PORT")]
-KEYS = {"state": [STATE], "first messages": FIRST, "pulses": [f"{ROUND}pulse0", f"{ROUND}pulse1"]}
+KEYS = {
+    "state": [STATE],
+    "address of rank 0": FIRST[:1],
+    "first messages": FIRST,
+    "pulses": [f"{ROUND}pulse0", f"{ROUND}pulse1"],
+}
 HOSTILE = "6.6.6.6:66"
 
 
