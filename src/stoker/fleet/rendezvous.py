@@ -161,6 +161,8 @@ class Rendezvous:
         from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend as c10d
         from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
+        # This logger has a level of its own, which it gets when it is imported.
+        logging.getLogger("torch.distributed.elastic.utils.distributed").setLevel(logging.CRITICAL)
         store = TCPStore(
             self.endpoint.address,
             self.endpoint.port,

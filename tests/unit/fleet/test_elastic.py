@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import socket
 import stat
@@ -26,9 +27,9 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from golden import check_golden
 from ports import free_port
 from stoker.errors import BadRequest, Interrupted, StokerError
-from stoker.fleet import addresses, rendezvous
+from stoker.fleet import addresses, elastic, rendezvous
 from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening_socket, meeting_point
-from stoker.fleet.elastic import end, node_exit_code
+from stoker.fleet.elastic import Launch, end, node_exit_code, run_round
 from stoker.fleet.rendezvous import (
     LEFT,
     PULSES_MISSED,
@@ -346,3 +347,21 @@ def test_messages_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         refusal(answer, RendezvousConnectionError("lost")),
     ]
     check_golden("fleet_rendezvous", messages)
+
+
+def test_a_node_without_free_file_descriptors_ends_to_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle connections of a stranger take them."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(elastic, "start", refuse)
+    member = Rendezvous.__new__(Rendezvous)
+    member.endpoint, member.local_address = Endpoint("127.0.0.1", 29400), "127.0.0.1"
+    (round,) = rounds_of(HashStore(), 1)
+    plan = Launch(1, [], tmp_path, {}, lambda: False)
+    with pytest.raises(Interrupted) as error:
+        run_round(plan, member, round, tmp_path / "log")
+    check_golden("fleet_elastic", [str(error.value)])
