@@ -4,8 +4,12 @@ The names below are the Python API. They are loaded on first use, so `import sto
 and never imports torch by itself.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from stoker.safe_path import protect_command
+
+protect_command()  # before anything else is imported
+
+from importlib import import_module  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if TYPE_CHECKING:
     from stoker.data.dataset import Dataset as Dataset

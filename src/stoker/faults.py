@@ -84,9 +84,22 @@ _faults: list[Fault] = []
 
 
 def arm() -> None:
-    """Read the rows from the environment. Called once when a process starts."""
-    _now.rank = int(os.environ.get("RANK", "0"))
-    _faults[:] = [Fault(**row) for row in json.loads(os.environ.get(VARIABLE, "[]"))]
+    """Read the rows from the environment. Called once when a process starts. Raises ValueError or
+    TypeError for what are not rows of faults."""
+    rank = os.environ.get("RANK", "")
+    _now.rank = int(rank) if rank.isdecimal() else 0
+    _faults[:] = [Fault(**row) for row in json.loads(os.environ.get(VARIABLE) or "[]")]
+    if unknown := [fault.fault for fault in _faults if fault.fault not in ACTIONS]:
+        _faults.clear()
+        raise ValueError(f"no fault called {unknown[0]!r}")
+
+
+def note() -> str:
+    """One line that names the faults which are armed; empty if there are none."""
+    if not _faults:
+        return ""
+    rows = ", ".join(f"{fault.fault} at {fault.at}" for fault in _faults)
+    return f"{VARIABLE} is set, so faults will be injected: {rows}; unset it for real work"
 
 
 def at_step(step: int) -> None:

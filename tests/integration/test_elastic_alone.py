@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from integration.meeting import has_state
 from integration.processes import finish, start, steps_done, wait_until
@@ -104,3 +105,25 @@ def test_a_rank_that_dies_is_started_again_and_one_that_always_dies_is_not(
     code, printed = finish(process)
     assert code == 1
     assert "failed twice without progress" in printed
+
+
+@pytest.mark.exact
+def test_what_a_stranger_writes_ends_the_node_to_be_started_again(
+    packed: Path, tmp_path: Path, port: int
+) -> None:
+    """All keys are overwritten; the key of the run is in no log, event, command line or message."""
+    run = Run(tmp_path / "run")
+    process = start(train(packed, port), tmp_path)
+    wait_until(lambda: steps_done(run, 1) >= 2, process)
+    key = (run.path / "rendezvous.key").read_bytes()
+    command = Path(f"/proc/{ranks_of(process)[0]}/cmdline").read_bytes()
+    stranger = TCPStore("127.0.0.1", port, is_master=False)
+    for name in stranger.list_keys():
+        stranger.set(name, "\x1b[31mhostile")
+    code, printed = finish(process)
+    assert code == 75
+    assert "no node of this run wrote" in printed
+    assert not {"Traceback", "hostile"} & set(printed.split()) and "\x1b" not in printed
+    kept = [path.read_bytes() for path in run.path.rglob("*") if path.is_file()]
+    secrets = (key, key.hex().encode())
+    assert sum(secret in content for content in [*kept, command] for secret in secrets) == 1

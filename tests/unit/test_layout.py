@@ -23,6 +23,7 @@ TESTS_PER_SOURCE = 0.8
 FLOORS = {
     "faults": 0,
     "errors": 0,
+    "safe_path": 0,
     "text": 0,
     "chance": 0,
     "commit": 0.5,

@@ -16,9 +16,9 @@ from typing import Any
 
 import stoker
 from stoker import faults
-from stoker.errors import BAD_REQUEST, FINISHED, StokerError
+from stoker.errors import BAD_REQUEST, FINISHED, BadRequest, StokerError
 from stoker.host.threads import limit_spinning
-from stoker.text import say
+from stoker.text import one_line, say, shown
 
 VERBS = {
     "train": "train or fine-tune a model; resumes a stopped run",
@@ -47,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limit_spinning()
     if arguments is None:
         show_crashes()
-    faults.arm()
     try:
+        arm_faults()
         verb, rest = find_verb(words)
         if verb is None:
             code = answer_without_verb(words)
@@ -93,6 +93,23 @@ def show_crashes() -> None:
     sys.excepthook = show
     threading.excepthook = lambda crash: show(crash.exc_type, crash.exc_value, crash.exc_traceback)
     warnings.showwarning = warn
+
+
+def arm_faults() -> None:
+    """Arm the faults that a test injects, and name them once, before a verb begins; ranks do not.
+    Raises BadRequest if the variable does not hold faults."""
+    try:
+        faults.arm()
+    except (ValueError, TypeError, AttributeError) as error:
+        value = shown(one_line(os.environ[faults.VARIABLE]))
+        raise BadRequest(
+            f"{faults.VARIABLE} must be a JSON list of faults, for tests, not '{value}': unset it"
+        ) from error
+    if note := faults.note():
+        from stoker.fleet.launcher import is_rank
+
+        if not is_rank():
+            say(f"note: {note}", stream=sys.stderr)
 
 
 def find_verb(words: list[str]) -> tuple[str | None, list[str]]:

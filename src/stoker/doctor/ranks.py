@@ -35,7 +35,7 @@ from stoker.errors import (
 from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening_socket, meeting_point
 from stoker.fleet.elastic import KEY_FILE, Launch, run_round
 from stoker.fleet.launcher import launch, log_lines_since
-from stoker.fleet.rendezvous import RESTART, Rendezvous
+from stoker.fleet.rendezvous import RESTART, ForeignContent, Rendezvous
 from stoker.fleet.signed_store import shared_key
 from stoker.host.signals import STOP_SIGNALS, unblock_stop_signals
 from stoker.survive.stopping import UNCHANGED, listening
@@ -151,18 +151,16 @@ def run_with_other_hosts(
             code = run_round(plan, rendezvous, round, folder / LOG)
             rendezvous.leave(round, finished=code == FINISHED)
             return code
+    except ForeignContent as error:
+        raise StokerError(
+            f"the host at {endpoint} has another key, so nothing it sent was read: copy its "
+            f"{SHARED / KEY_FILE} to this host, or start in a folder that all hosts share"
+        ) from error
     except Interrupted as error:
         # A measurement is not resumed: without a stop request it has failed.
         if stop():
             raise Interrupted(STOPPED) from error
         raise StokerError(rank_messages(folder) or str(error)) from error
-    except BadRequest:
-        raise
-    except StokerError as error:
-        raise StokerError(
-            f"the host at {endpoint} has another key, so nothing it sent was read: copy its "
-            f"{SHARED / KEY_FILE} to this host, or start in a folder that all hosts share"
-        ) from error
 
 
 def key_of_hosts(path: Path) -> bytes:

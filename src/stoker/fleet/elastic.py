@@ -8,6 +8,7 @@ rendezvous is lost, every launcher ends; the user or scheduler starts them again
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -17,9 +18,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.commit import open_at_end
-from stoker.errors import BAD_REQUEST, FAILED, FINISHED, INTERRUPTED, STEPPED_ASIDE, StokerError
+from stoker.errors import (
+    BAD_REQUEST,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    STEPPED_ASIDE,
+    Interrupted,
+    StokerError,
+)
 from stoker.fleet.addresses import Endpoint, Nodes, interface_of
-from stoker.fleet.launcher import ELASTIC, LISTENER, Processes, rank_variables, signal_all, start
+from stoker.fleet.launcher import (
+    ELASTIC,
+    LISTENER,
+    ROUND_KEY,
+    Processes,
+    rank_variables,
+    signal_all,
+    start,
+)
 from stoker.fleet.rendezvous import Rendezvous, Round
 from stoker.fleet.signed_store import shared_key
 
@@ -95,6 +112,13 @@ def run_round(plan: Launch, rendezvous: Rendezvous, round: Round, log: Path) -> 
     except StokerError:
         end(running, signal.SIGUSR1, 2 * NOTICE_S)
         raise
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise Interrupted(
+            "this node cannot open more files; other programs may hold connections to "
+            f"{rendezvous.endpoint}: raise 'ulimit -n', or choose a port that only your nodes reach"
+        ) from error
     finally:
         signal_all(running, signal.SIGKILL)
 
@@ -108,6 +132,7 @@ def environment(
     return {
         **rank_variables(rank, world, local_rank, plan.ranks),
         ELASTIC: "1",
+        ROUND_KEY: round.messages.key_for("addresses of ranks").hex(),
         "MASTER_ADDR": round.address,
         "MASTER_PORT": str(round.port),
         "GLOO_SOCKET_IFNAME": interface,

@@ -34,6 +34,8 @@ ELASTIC = "STOKER_ELASTIC"
 """Set for ranks of an elastic run: one that steps aside is started again with other peers."""
 LISTENER = "STOKER_DOOR"
 """The file descriptor of the socket, opened by the launcher, on which rank 0 listens."""
+ROUND_KEY = "STOKER_ROUND_KEY"
+"""The key of a round, in hexadecimal: ranks on nodes sign their addresses with it."""
 START_TIME = "STOKER_BEGAN"
 """When the launcher's command began, in seconds since 1970."""
 GRACE_S = 20.0
@@ -108,7 +110,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start one rank with this environment; it inherits these sockets."""
     return subprocess.Popen(
-        [sys.executable, "-m", "stoker", *arguments],
+        [sys.executable, "-P", "-m", "stoker", *arguments],
         env=env,
         stderr=errors,
         pass_fds=sockets,

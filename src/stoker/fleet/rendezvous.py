@@ -1,8 +1,10 @@
 """Where the nodes of an elastic run meet: torchrun's rendezvous on a socket that we open.
 
-Invariants: the store listens on the one address that the nodes were given, and the state that torch
-unpickles from it is signed. No call to the store runs in the caller's thread: a link that drops all
-packets cannot delay a stop signal. A store that does not answer for SILENCE_S is treated as lost.
+Invariants: the store listens on the one address that the nodes were given. All that a node reads
+there and acts on is signed (`signed_store`): what a stranger writes or removes ends the nodes with
+INTERRUPTED, and never reaches a rank. No call to the store runs in the caller's thread: a link that
+drops all packets cannot delay a stop signal. A store that does not answer for SILENCE_S is treated
+as lost.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from typing import Any, TypeVar
 
 from stoker.errors import Interrupted, StokerError
 from stoker.fleet.addresses import Endpoint, Nodes, listening_socket
-from stoker.fleet.signed_store import SignedStore
+from stoker.fleet.signed_store import RoundMessages, SignedStore
+from stoker.host.limits import resident_memory
 
 JOIN_S = 120
 """How long a node waits for the host, and for the least number of nodes."""
@@ -29,6 +32,10 @@ LAST_CALL_S = 5
 """How long a round with enough nodes waits for more."""
 KEEP_ALIVE_S, KEEP_ALIVES_MISSED = 2, 3
 SILENCE_S = 20.0
+STORE_BYTES = 1 << 30
+"""The host leaves if its memory has grown by more: its own store needs a few megabytes."""
+TRIES = 5
+"""Rounds in a row that may end before rank 0's node has published its address."""
 PULSES_MISSED = 12
 """A node whose pulse has not changed in this many polls, a second apart, is treated as lost."""
 LEFT = 1 << 40
@@ -60,25 +67,31 @@ class Round:
     node: int
     """This node's number in the round."""
     nodes: int
-    store: Any
+    messages: RoundMessages
     address: str
     port: int
     """Where rank 0 listens."""
     listener: socket.socket | None
     """The socket there, on the node that has rank 0."""
     pulses: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """The latest pulse of each node, and how many polls in a row have read the same."""
+    """The highest pulse of each node, and how many polls in a row have read no higher one."""
 
-    def exchange_pulses(self) -> list[int]:
-        """Count up this node's pulse in the store, and read those of all nodes."""
-        return [self.store.add(f"pulse{n}", int(n == self.node)) for n in range(self.nodes)]
+    def set_pulse(self, pulse: int) -> None:
+        self.messages.put(f"pulse{self.node}", str(pulse))
+
+    def read_pulses(self) -> list[int]:
+        """The pulses of all nodes; 0 for a node that has not written one."""
+        names = [f"pulse{node}" for node in range(self.nodes)]
+        return [int(self.messages.get(n)) if self.messages.has(n) else 0 for n in names]
 
     def count_lost_nodes(self) -> int:
         """Poll the pulses once; returns how many nodes are lost."""
-        for node, pulse in enumerate(self.exchange_pulses()):
+        self.set_pulse(self.pulses.get(self.node, (0, 0))[0] + 1)
+        for node, pulse in enumerate(self.read_pulses()):
             before, unchanged = self.pulses.get(node, (-1, 0))
-            same = pulse == before and pulse < LEFT
-            self.pulses[node] = (pulse, unchanged + 1 if same else 0)
+            # A lower pulse is an old message that was written again: it proves nothing.
+            same = pulse <= before < LEFT
+            self.pulses[node] = (max(pulse, before), unchanged + 1 if same else 0)
         return sum(unchanged > PULSES_MISSED for _, unchanged in self.pulses.values())
 
 
@@ -89,6 +102,14 @@ class NodeChanges:
     waiting: int = 0
     """Nodes that want to join."""
     lost: int = 0
+
+
+class NodeLeft(Exception):
+    """A node left the round before it published its part: another round may begin."""
+
+
+class ForeignContent(Interrupted):
+    """The store holds what no node of this run wrote."""
 
 
 class Rendezvous:
@@ -109,7 +130,8 @@ class Rendezvous:
         # The store that torch would share between rounds listens on all addresses.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-        self.endpoint, self._stop = endpoint, stop
+        self.endpoint, self._stop, self._key = endpoint, stop, key
+        self._resident = resident_memory()
         self._poll: Future[NodeChanges] | None = None
         self._polled_at = 0.0
         self._signed: SignedStore | None = None
@@ -118,7 +140,7 @@ class Rendezvous:
         if listener is None:
             self._await_host()
         self.local_address = address or endpoint.local_address()
-        self._inner = self._call(lambda: self._connect(nodes, key, listener), JOIN_S)
+        self._inner = self._call(lambda: self._connect(nodes, listener), JOIN_S)
 
     def _await_host(self) -> None:
         give_up = time.monotonic() + JOIN_S
@@ -134,11 +156,13 @@ class Rendezvous:
             "this address, then here again"
         )
 
-    def _connect(self, nodes: Nodes, key: bytes, listener: socket.socket | None) -> Any:
+    def _connect(self, nodes: Nodes, listener: socket.socket | None) -> Any:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
         from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend as c10d
         from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
+        # This logger has a level of its own, which it gets when it is imported.
+        logging.getLogger("torch.distributed.elastic.utils.distributed").setLevel(logging.CRITICAL)
         store = TCPStore(
             self.endpoint.address,
             self.endpoint.port,
@@ -147,7 +171,7 @@ class Rendezvous:
             wait_for_workers=False,
             timeout=timedelta(seconds=SILENCE_S / 2),
         )
-        self._signed = SignedStore(c10d.C10dRendezvousBackend(store, "stoker"), key)
+        self._signed = SignedStore(c10d.C10dRendezvousBackend(store, "stoker"), self._key)
         return dynamic.DynamicRendezvousHandler.from_backend(
             "stoker",
             store,
@@ -164,21 +188,33 @@ class Rendezvous:
 
     def next_round(self) -> Round:
         """Leave the previous round, and wait until enough nodes want to begin another. Raises
-        Interrupted if they do not, and StokerError if the state in the store is not this run's."""
-        from torch.distributed import DistStoreError
-
+        Interrupted if they do not, and ForeignContent for what no node of this run wrote."""
         self._poll = None
-        while True:
-            with suppress(DistStoreError):  # rank 0's node left before it published its address
+        for _ in range(TRIES):
+            with suppress(NodeLeft):
                 return self._call(self._begin_round, float("inf"))
+        raise self._lost()
 
     def _begin_round(self) -> Round:
+        from torch.distributed import DistStoreError
+
+        try:
+            return self._agree_on_round()
+        except DistStoreError as error:
+            raise NodeLeft from error
+
+    def _agree_on_round(self) -> Round:
         info = self._inner.next_rendezvous()
         listener = listening_socket(self.local_address, 0) if info.rank == 0 else None
-        if listener:
-            info.store.set("door", f"{self.local_address}:{listener.getsockname()[1]}")
-        rank_0 = Endpoint.parse(info.store.get("door").decode())
-        return Round(info.rank, info.world_size, info.store, rank_0.host, rank_0.port, listener)
+        listens_at = f"{self.local_address}:{listener.getsockname()[1]}" if listener else None
+        messages = RoundMessages(info.store, self._key, info.rank, info.world_size)
+        try:
+            rank_0 = Endpoint.parse(messages.agree(listens_at))
+        except BaseException:
+            if listener:
+                listener.close()
+            raise
+        return Round(info.rank, info.world_size, messages, rank_0.host, rank_0.port, listener)
 
     def changes(self, round: Round) -> NodeChanges:
         """The changes of a poll that has finished since the last call. Starts a poll once a second,
@@ -187,6 +223,7 @@ class Rendezvous:
             self._poll = background_call(
                 lambda: NodeChanges(self._inner.num_nodes_waiting(), round.count_lost_nodes())
             )
+            self._check_memory()
             self._polled_at = time.monotonic()
         poll = self._poll
         if poll is None or not poll.done():
@@ -198,12 +235,10 @@ class Rendezvous:
     def leave(self, round: Round, *, finished: bool, patience_s: float = 10.0) -> None:
         """Leave in order. The host of a finished run waits for the others, which need its store."""
         with suppress(StokerError, RuntimeError):
-            self._call(
-                lambda: round.store.add(f"pulse{round.node}", LEFT), patience_s, stoppable=False
-            )
+            self._call(lambda: round.set_pulse(LEFT), patience_s, stoppable=False)
             give_up = time.monotonic() + patience_s
             while self.hosts and finished and time.monotonic() < give_up:
-                pulses = self._call(round.exchange_pulses, patience_s, stoppable=False)
+                pulses = self._call(round.read_pulses, patience_s, stoppable=False)
                 if min(pulses) >= LEFT:
                     return
                 time.sleep(_POLL_S)
@@ -228,28 +263,36 @@ class Rendezvous:
         return self._answer(call)
 
     def _answer(self, call: Future[Answer]) -> Answer:
-        from torch.distributed import DistStoreError
         from torch.distributed.elastic.rendezvous import api
 
         try:
             return call.result()
-        except DistStoreError:
+        except NodeLeft:
             raise
         except api.RendezvousTimeoutError as error:
             raise Interrupted(
                 f"too few nodes joined at {self.endpoint} within {JOIN_S} s: {RESTART}"
             ) from error
         except api.RendezvousStateError as error:
-            raise StokerError(
-                f"{error} (at {self.endpoint}); the state was not read: choose another port, and "
-                "start on every node with the same run directory"
-            ) from error
-        except (api.RendezvousError, RuntimeError, ValueError, OSError) as error:
+            raise self._foreign(str(error)) from error
+        except ValueError as error:  # it may quote what a stranger wrote
+            raise self._foreign("no node of this run wrote what the store holds") from error
+        except Exception as error:  # whatever torch raises for an answer that it cannot read
             raise self._lost() from error
 
     def _check_silence(self) -> None:
         if self._signed and time.monotonic() - self._signed.answered_at > SILENCE_S:
             raise self._lost()
+
+    def _check_memory(self) -> None:
+        if self.hosts and resident_memory() - self._resident > STORE_BYTES:
+            raise self._foreign(f"more than {STORE_BYTES >> 20} MiB were written into the store")
+
+    def _foreign(self, reason: str) -> ForeignContent:
+        return ForeignContent(
+            f"{reason} (at {self.endpoint}): choose a port that only your nodes reach, and start "
+            "on every node with the same run directory"
+        )
 
     def _check_stop(self) -> None:
         if self._stop():

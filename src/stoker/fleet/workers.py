@@ -1,7 +1,8 @@
 """Tasks in local worker processes.
 
 Invariants: a task is a pure function of its argument. Results are yielded as they are finished, so
-that a caller can count them. A worker that dies is an error, never an endless wait.
+that a caller can count them. A worker that dies is an error, never an endless wait. Workers have
+the caller's import path; Python would put the working directory in front of it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Iterable
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TypeVar
 
 from stoker.errors import StokerError
 from stoker.host.signals import delayed_signals, end_with_parent
+from stoker.safe_path import SAFE
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+_starting = threading.Lock()
 
 AHEAD = 2
 """Tasks that are queued beyond one for each worker: enough that no worker waits for a task."""
@@ -37,12 +42,13 @@ def map_tasks(
         return
     # spawn: a forked child would inherit the locks that other threads of the caller hold.
     context = multiprocessing.get_context("spawn")
-    with delayed_signals():  # Python starts a process here that counts semaphores
+    # Python also starts a process here that counts semaphores.
+    with delayed_signals(), safe_children():
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=prepare_worker)
     pending: set[Future[Result]] = set()
     try:
         for task in chain(first, source):
-            with delayed_signals():
+            with delayed_signals(), safe_children():
                 pending.add(pool.submit(function, task))
             del task  # frees its memory here while it is queued
             if len(pending) >= workers + AHEAD:
@@ -56,6 +62,22 @@ def map_tasks(
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def safe_children() -> Iterator[None]:
+    """A block in which Python processes are started that import nothing from the working directory;
+    they receive the caller's import path. The variable is then what it was."""
+    with _starting:
+        before = os.environ.get(SAFE)
+        os.environ[SAFE] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[SAFE]
+            else:
+                os.environ[SAFE] = before
 
 
 def prepare_worker() -> None:

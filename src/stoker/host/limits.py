@@ -73,6 +73,14 @@ def total_memory(meminfo: str) -> int:
     return UNLIMITED if kib is None else kib * 1024
 
 
+def resident_memory() -> int:
+    """Bytes of memory that this process has now; 0 where the kernel does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def memory_limits(root: str, own: str) -> Iterator[MemoryLimit]:
     """Every memory limit on this process. Version 1 writes a huge number where there is none."""
     for tree, limit_file, usage_file, reclaimable_field in MEMORY_FILES:

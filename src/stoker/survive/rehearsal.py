@@ -4,7 +4,7 @@ Invariant: after `rehearse`, a checkpoint of full size was written where the rea
 another process, which knows only the folder's path, has read it and found every hash right. So a
 full disk, a quota or a broken mount ends a run before its first step.
 
-    python -m stoker.survive.rehearsal      reads the folder named on its standard input
+    python -P -m stoker.survive.rehearsal      reads the folder named on its standard input
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "stoker.survive.rehearsal"],
+            [sys.executable, "-P", "-m", "stoker.survive.rehearsal"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

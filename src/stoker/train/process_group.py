@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import BadRequest
 from stoker.fleet.launcher import ELASTIC, LISTENER, RENDEZVOUS_FILE
+from stoker.fleet.rank_store import signed_for_ranks
 from stoker.host.limits import usable_cores
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
@@ -78,7 +79,11 @@ class Ranks:
             file = os.environ.get(RENDEZVOUS_FILE)
             meeting: dict[str, Any] = {"init_method": f"file://{file}" if file else "env://"}
             if ELASTIC in os.environ:
-                meeting = {"store": elastic_store(), "timeout": PATIENCE}
+                store = elastic_store()
+                # NCCL asks the store from threads of its own, which a Python store could block.
+                if device.type == "cpu":
+                    store = signed_for_ranks(store)
+                meeting = {"store": store, "timeout": PATIENCE}
             dist.init_process_group(backend, rank=rank, world_size=world, **meeting)
         return cls(rank, world, local_rank, local_world, device)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import socket
 import stat
@@ -26,18 +27,19 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from golden import check_golden
 from ports import free_port
 from stoker.errors import BadRequest, Interrupted, StokerError
-from stoker.fleet import addresses, rendezvous
+from stoker.fleet import addresses, elastic, rendezvous
 from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening_socket, meeting_point
-from stoker.fleet.elastic import end, node_exit_code
+from stoker.fleet.elastic import Launch, end, node_exit_code, run_round
 from stoker.fleet.rendezvous import (
     LEFT,
     PULSES_MISSED,
+    ForeignContent,
     NodeChanges,
     Rendezvous,
     Round,
     background_call,
 )
-from stoker.fleet.signed_store import SignedStore, shared_key
+from stoker.fleet.signed_store import RoundMessages, SignedStore, shared_key
 from waiting import until
 
 KEY = b"k" * 32
@@ -160,7 +162,7 @@ def test_an_intruders_pickle_is_refused() -> None:
     assert ours.hosts
     intruder = C10dRendezvousBackend(TCPStore("127.0.0.1", port, is_master=False), "stoker")
     intruder.set_state(pickle.dumps(Bomb()))
-    with pytest.raises(StokerError, match=str(port)):
+    with pytest.raises(ForeignContent, match=str(port)):
         ours.next_round()
 
 
@@ -176,16 +178,33 @@ def test_one_node_makes_a_round_alone() -> None:
     alone.leave(round, finished=True)
 
 
+def rounds_of(store: HashStore, nodes: int) -> list[Round]:
+    messages = [RoundMessages(store, KEY, node, nodes) for node in range(nodes)]
+    return [Round(node, nodes, messages[node], "127.0.0.1", 1, None) for node in range(nodes)]
+
+
 def test_a_node_without_a_pulse_is_lost_and_one_that_left_in_order_is_not() -> None:
-    store = HashStore()
-    ours, other, left = (Round(node, 3, store, "127.0.0.1", 1, None) for node in range(3))
+    ours, other, left = rounds_of(HashStore(), 3)
     other.count_lost_nodes()
     left.count_lost_nodes()
-    store.add("pulse2", LEFT)
+    left.set_pulse(LEFT)
     lost = [ours.count_lost_nodes() for _ in range(PULSES_MISSED + 2)]
     assert lost == [0] * (PULSES_MISSED + 1) + [1]
     other.count_lost_nodes()
     assert ours.count_lost_nodes() == 0
+
+
+def test_an_old_pulse_written_again_does_not_keep_a_lost_node() -> None:
+    store = HashStore()
+    ours, other = rounds_of(store, 2)
+    pulses = []
+    for _ in range(2):
+        other.count_lost_nodes()
+        pulses.append(store.get("pulse1"))
+    for number in range(2 * PULSES_MISSED):
+        store.set("pulse1", pulses[number % 2])
+        lost = ours.count_lost_nodes()
+    assert lost == 1
 
 
 @pytest.mark.timeout(300)
@@ -305,6 +324,7 @@ def test_messages_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     endpoint = Endpoint("127.0.0.1", 29400)
     member = Rendezvous.__new__(Rendezvous)
     member.endpoint, member._stop = endpoint, lambda: True
+    member.hosts, member._resident = True, -(2 << 30)
 
     def answer(error: Exception) -> None:
         call: Future[None] = Future()
@@ -322,7 +342,26 @@ def test_messages_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         refusal(Rendezvous, endpoint, Nodes(2, 2), KEY, lambda: False),
         refusal(member._check_stop),
         refusal(answer, RendezvousTimeoutError("late")),
-        refusal(answer, RendezvousStateError("no node of this run wrote the state")),
+        refusal(answer, RendezvousStateError("no node of this run wrote 'door'")),
+        refusal(member._check_memory),
         refusal(answer, RendezvousConnectionError("lost")),
     ]
     check_golden("fleet_rendezvous", messages)
+
+
+def test_a_node_without_free_file_descriptors_ends_to_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle connections of a stranger take them."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(elastic, "start", refuse)
+    member = Rendezvous.__new__(Rendezvous)
+    member.endpoint, member.local_address = Endpoint("127.0.0.1", 29400), "127.0.0.1"
+    (round,) = rounds_of(HashStore(), 1)
+    plan = Launch(1, [], tmp_path, {}, lambda: False)
+    with pytest.raises(Interrupted) as error:
+        run_round(plan, member, round, tmp_path / "log")
+    check_golden("fleet_elastic", [str(error.value)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from stoker import faults
 from stoker.data.dataset import Dataset
 from stoker.measure.environment import attempt_environment, seconds_since_start
 from stoker.recipe.changes import CONSENT, HARMLESS
@@ -90,6 +91,8 @@ def announce(
         startup_s=round(seconds_since_start() - inputs.began_s, 3),
         **place,
     )
+    if words := faults.note():
+        events.write("faults", words=words)
     events.flush()
 
 
