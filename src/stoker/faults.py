@@ -81,7 +81,8 @@ _faults: list[Fault] = []
 
 def arm() -> None:
     """Read the rows from the environment. Called once when a process starts."""
-    _now.rank = int(os.environ.get("RANK", "0"))
+    rank = os.environ.get("RANK", "")
+    _now.rank = int(rank) if rank.isdecimal() else 0  # what is wrong with it, `train` says
     _faults[:] = [Fault(**row) for row in json.loads(os.environ.get(VARIABLE, "[]"))]
 
 

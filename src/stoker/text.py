@@ -18,14 +18,31 @@ MOST_CHARACTERS = 300
 """Length at which a message shown in one line is cut."""
 
 
+lost_output: list[OSError] = []
+"""Why text could not be written to standard output. A reader that closed its pipe is no reason."""
+
+
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print text and flush it. A terminal gets long lines broken; a closed pipe is not an error."""
+    """Print text as `emit` does, with a newline. A terminal gets long lines broken."""
     stream = stream or sys.stdout
     with suppress(OSError):
         if stream.isatty():
             width = shutil.get_terminal_size().columns
             text = "\n".join(part for line in text.splitlines() for part in wrapped(line, width))
-        print(text, file=stream, flush=True)
+    emit(f"{text}\n", stream)
+
+
+def emit(text: str, stream: TextIO | None = None) -> None:
+    """Print text as it is and flush it. Raises nothing where that fails: training goes on without
+    its output. `lost_output` has the reason, and verbs that only print turn it into an error."""
+    stream = stream or sys.stdout
+    try:
+        print(text, end="", file=stream, flush=True)
+    except BrokenPipeError:
+        pass  # such as `| head`: the reader has enough
+    except OSError as error:
+        if stream is sys.stdout:
+            lost_output.append(error)
 
 
 def wrapped(line: str, width: int) -> list[str]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 import stoker
 from stoker import faults
+from stoker.cli.streams import closing_code, open_streams
 from stoker.errors import BAD_REQUEST, FINISHED, StokerError
-from stoker.text import say
+from stoker.text import emit, lost_output, say
 
 VERBS = {
     "train": "train or fine-tune a model; resumes a stopped run",
@@ -34,26 +33,23 @@ USAGE = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    open_streams()
     faults.arm()
+    verb, rest = find_verb(words)
+    needs_output = verb not in ("train", "pack")
     try:
-        verb, rest = find_verb(words)
         if verb is None:
             code = answer_without_verb(words)
         else:
             code = int(import_module(f"stoker.cli.{verb.replace('-', '_')}").run(rest))
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # The reader of our output has closed it, such as `head`. Training and packing print with
-        # `say`, which ignores that, so they never get here.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINISHED
+    except SystemExit:  # after --help
+        if not lost_output:
+            raise
+        code, needs_output = FINISHED, True
     except StokerError as error:
         say(f"stoker: {error}", sys.stderr)
-        return error.exit_code
+        code = error.exit_code
+    return closing_code(code, needs_output=needs_output)
 
 
 def find_verb(words: list[str]) -> tuple[str | None, list[str]]:
@@ -71,7 +67,7 @@ def find_verb(words: list[str]) -> tuple[str | None, list[str]]:
 def answer_without_verb(words: list[str]) -> int:
     """Print the version, the help, or that the verb is unknown. Returns the exit code."""
     if "--version" in words:
-        print(f"stoker {stoker.__version__}")
+        emit(f"stoker {stoker.__version__}\n")
         return FINISHED
     if not words or words[0] in ("-h", "--help", "help"):
         say(USAGE)

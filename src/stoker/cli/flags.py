@@ -10,7 +10,15 @@ from typing import Any, NoReturn
 
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import SPECS, Recipe, specs_of, types_of
-from stoker.recipe.resolve import Resolved, nearest, parse_flag, preset_names, resolve
+from stoker.recipe.resolve import (
+    ZERO_CONFIG,
+    Resolved,
+    nearest,
+    parse_flag,
+    preset_names,
+    resolve,
+)
+from stoker.text import emit
 
 RARE = [name for name, spec in SPECS.items() if spec.metadata["rare"]]
 """Keys without a flag: they are set in recipe files."""
@@ -19,8 +27,6 @@ COMMON = (
     *("seed", "time_limit"),
 )
 """Keys whose flags `stoker train --help` shows; `--help-all` shows the rest."""
-ZERO_CONFIG = "first-look"
-"""The recipe of a command with neither --recipe nor --model."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,6 +68,9 @@ class Parser(argparse.ArgumentParser):
         kind = "flag" if word.startswith("-") else "word"
         return BadRequest(f"unknown {kind} '{word}': {hint}{self._advice}")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        emit(message, file)
+
     def format_help(self) -> str:
         """The short help: without the hidden flags, with the examples."""
         epilog, texts = self.epilog, [action.help for action in self._hidden]
@@ -90,7 +99,7 @@ class _HelpAll(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *values: Any) -> None:
         assert isinstance(parser, Parser)
-        print(parser.format_help_all(), end="")
+        emit(parser.format_help_all())
         parser.exit()
 
 
@@ -120,8 +129,7 @@ def add_recipe_flags(parser: Parser, common: Collection[str] = COMMON) -> None:
     recipe = parser.add_argument(
         "--recipe",
         metavar="NAME",
-        help=f"a preset ({', '.join(preset_names())}) or a .toml file "
-        f"[{ZERO_CONFIG}; with --model: none]",
+        help=f"a preset ({', '.join(preset_names())}) or a .toml file [{ZERO_CONFIG}]",
     )
     hidden = [] if common else [recipe]
     shaping = parser.add_argument_group(
@@ -168,8 +176,7 @@ def format_default(value: Any) -> str:
 
 def resolve_flags(parsed: argparse.Namespace) -> Resolved:
     """The recipe of parsed flags. Raises BadRequest where a value is not allowed."""
-    flags = flag_values(parsed)
-    return resolve(parsed.recipe or (None if "model" in flags else ZERO_CONFIG), flags)
+    return resolve(parsed.recipe or ZERO_CONFIG, flag_values(parsed))
 
 
 def flag_values(parsed: argparse.Namespace, table: type = Recipe) -> dict[str, Any]:

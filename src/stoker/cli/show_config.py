@@ -8,6 +8,7 @@ from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.errors import FINISHED, BadRequest
 from stoker.recipe.resolve import show_config
 from stoker.run.directory import Run
+from stoker.text import emit
 
 
 def parser() -> Parser:
@@ -18,7 +19,7 @@ def parser() -> Parser:
         "the one that 'stoker train' would use with the same flags. The output is itself a recipe "
         "file. Accepts the flags of 'stoker train'.",
         examples=(
-            "stoker show-config runs/photos-first-look-1a2b3c4d5e",
+            "stoker show-config runs/photos-first-look-resnet9_w16-1a2b3c4d5e",
             "stoker show-config --recipe imagenet-resnet50 --epochs 18 > mine.toml",
         ),
     )
@@ -34,9 +35,8 @@ def run(words: Sequence[str]) -> int:
             raise BadRequest("name either a run or recipe flags, not both")
         run = Run(parsed.run)
         run.record  # noqa: B018 (raises where it is not a run, or has a newer format)
-        print((run.path / "recipe.toml").read_text(), end="")
+        emit((run.path / "recipe.toml").read_text())
     else:
         resolved = resolve_flags(parsed)
-        print(show_config(resolved), end="")
-        print(f"# digest {resolved.recipe.digest()}")
+        emit(f"{show_config(resolved)}# digest {resolved.recipe.digest()}\n")
     return FINISHED

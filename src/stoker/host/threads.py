@@ -15,12 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from stoker.errors import StokerError
 from stoker.host import proc
 from stoker.host.counters import KernelFile
+from stoker.text import say
 
 LEAST_CORES = 0.01
 MOST_THREADS = 8
@@ -139,9 +141,10 @@ def exit_past_hanging_threads(work: Callable[[], int], prefix: str) -> int:
     except StokerError as error:
         if not threads_hang():
             raise
-        print(f"stoker: {error}", file=sys.stderr, flush=True)
+        say(f"stoker: {error}", sys.stderr)
         code = error.exit_code
     if threads_hang():
-        sys.stdout.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
         os._exit(code)
     return code

@@ -24,7 +24,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline
 from stoker.train.device import batch_memory, build_on_device, set_arithmetic
 from stoker.train.evaluate import Evaluator
-from stoker.train.model.build import Normalise
+from stoker.train.model.build import Normalise, check_image_sizes
 from stoker.train.process_group import Ranks
 
 
@@ -68,9 +68,10 @@ def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
             f"batch_size = {smallest} is too small for {ranks.world} ranks, which need 2 images "
             "each: raise --batch-size, or lower --ranks"
         )
-    model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
     evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None
     fit = fit_loading(recipe, timeline, split, evaluated, ranks)
+    model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
+    check_image_sizes(model, recipe, len(dataset.classes))
     return Prepared(dataset, recipe, split, evaluated, timeline, model, normalise, fit)
 
 

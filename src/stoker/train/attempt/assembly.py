@@ -28,6 +28,7 @@ from stoker.survive.divergence import LossWatch
 from stoker.survive.rehearsal import RehearsalResult, rehearse
 from stoker.survive.remedies import Remedies
 from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, bounded, stacks
+from stoker.text import say
 from stoker.train.attempt.announce import announce, usage_facts
 from stoker.train.attempt.end import INTERRUPTED, exit_interrupted, write_end
 from stoker.train.attempt.inputs import AttemptInputs
@@ -166,7 +167,7 @@ def build_watchdog(step: Step, events: Events, folder: Path) -> Watchdog:
 
     def record_end(reason: str) -> None:
         write_end(events, INTERRUPTED, reason, step.state, saved=False)
-        print(f"stoker: {reason}; the same command goes on", file=sys.stderr, flush=True)
+        say(f"stoker: {reason}; the same command goes on", sys.stderr)
 
     def give_up(reason: str) -> None:
         bounded(lambda: record_end(reason))
@@ -177,7 +178,7 @@ def build_watchdog(step: Step, events: Events, folder: Path) -> Watchdog:
         folder,
         ranks.world,
         after_s=step.recipe.stall_after,
-        report=lambda text: print(f"alarm: {text}", flush=True),
+        report=lambda text: say(f"alarm: {text}"),
         give_up=give_up,
         patience=1 if elastic else GIVE_UP_AFTER,
     )
