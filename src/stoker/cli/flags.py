@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,10 @@ COMMON = (
 """Keys whose flags `stoker train --help` shows; `--help-all` shows the rest."""
 
 
+_WRONG_NUMBER = re.compile(r"argument (--\S+): invalid (int|float) value: (.*)", re.DOTALL)
+"""How argparse refuses a value."""
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises BadRequest; `--help` leaves out what `--help-all` shows."""
 
@@ -44,7 +49,11 @@ class Parser(argparse.ArgumentParser):
         self._hidden += actions
 
     def error(self, message: str) -> NoReturn:
-        raise BadRequest(f"{message}; {self._advice}")
+        if wrong := _WRONG_NUMBER.fullmatch(message):
+            flag, kind, value = wrong.groups()
+            expected = "a whole number" if kind == "int" else "a number"
+            raise BadRequest(f"{flag} must be {expected}, not {value}")
+        raise BadRequest(f"{message.removeprefix('argument ')}; {self._advice}")
 
     @property
     def _advice(self) -> str:

@@ -18,6 +18,7 @@ from stoker.recipe.changes import CONSENT
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, resolutions
 from stoker.run.directory import Run
+from stoker.survive.reader import Reader
 from stoker.survive.stopping import StopRequest
 from stoker.text import say
 from stoker.train.attempt import launch
@@ -154,6 +155,9 @@ def train_here(
     accept_slow_link: bool,
 ) -> int:
     """Train in this process; the exit code."""
+    # Before the imports: its own take as long, and a core may be free.
+    new = resolved.recipe.rehearse and speaks() and not Run(path).exists
+    reader = Reader() if new else None
     from stoker.show.console import console_for
     from stoker.train.attempt.session import train
 
@@ -165,5 +169,5 @@ def train_here(
         if world > 1 and not is_rank():
             say(f"waiting for {world} ranks, as WORLD_SIZE says; unset it to train alone")
     listeners = (console_for(str(path), resolved.recipe.log_interval),) if speaks() else ()
-    outcome = train(data, resolved, path, listeners, stop, allowed, accept_slow_link)
+    outcome = train(data, resolved, path, listeners, stop, allowed, accept_slow_link, reader)
     return exit_code(outcome, steps_aside=stop.steps_aside)

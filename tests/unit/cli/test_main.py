@@ -296,6 +296,9 @@ def test_mistakes_golden(desk: Path, capsys: pytest.CaptureFixture[str]) -> None
         "train empty --run /proc/run",
         "doctor --json nowhere/figures",
         "doctor --json empty",
+        "doctor --ranks two",
+        "doctor --seconds long",
+        "train empty --epochs",
     ):
         assert main(words.split()) == BAD_REQUEST
     check_golden("cli_mistakes", capsys.readouterr().err.splitlines())

@@ -12,7 +12,7 @@ from stoker.recipe.changes import Change
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
 from stoker.survive.checkpoints import Checkpoints
-from stoker.survive.rehearsal import Reader
+from stoker.survive.reader import Reader
 from stoker.survive.stopping import StopRequest
 from stoker.train.loaders import Prepared, prepare
 from stoker.train.process_group import Ranks

@@ -70,20 +70,17 @@ def check_run_place(path: Path, data: str) -> None:
         Dataset,
     )  # here, so that wrong flags are answered without pyarrow
 
-    name = shown(str(path))
-    if path.is_dir() and path.resolve() == Path(data).resolve():
-        raise BadRequest(f"--run {name} is the folder of the images: name a folder of its own")
-    for folder in (path, *path.absolute().parents):
-        if Dataset.is_packed(folder):
-            raise BadRequest(f"--run {name}: {shown(str(folder))} is a packed set; name another")
+    name, places = shown(str(path)), (path, *path.absolute().parents)
     try:
+        if path.is_dir() and path.resolve() == Path(data).resolve():
+            raise BadRequest(f"--run {name} is the folder of the images: name a folder of its own")
+        if packed := next((place for place in places if Dataset.is_packed(place)), None):
+            raise BadRequest(f"--run {name}: {shown(str(packed))} is a packed set; name another")
         if Run(path).exists:
             return
-        place = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+        place = next(place for place in places if os.path.lexists(place))
         if not place.is_dir():
             raise BadRequest(f"--run {name}: {shown(str(place))} is not a folder; name another")
-        with suppress(FileNotFoundError):
-            path.stat()  # raises for a name that is too long, or below a file
         tempfile.TemporaryDirectory(dir=place, prefix=".stoker-").cleanup()
     except OSError as error:
         raise BadRequest(

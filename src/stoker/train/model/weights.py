@@ -59,7 +59,7 @@ def no_answer(url: str) -> str:
         try:
             with suppress(urllib.error.HTTPError):  # an answer, whatever it is
                 request: Any = urllib.request.Request(url, method="HEAD")
-                urllib.request.urlopen(request, timeout=LIMIT_S).close()
+                urllib.request.build_opener().open(request, timeout=LIMIT_S).close()
             reasons.append("")
         except (OSError, ValueError) as error:
             cause = getattr(error, "reason", error)

@@ -81,7 +81,7 @@ class TestTimm:
     ) -> None:
         with pytest.raises(BadRequest, match=f"no model called '{name}'") as error:
             build_model(Recipe(model=name), 3)
-        assert meant in str(error.value).replace(",", " ").split()
+        assert f"'{meant}'" in str(error.value)
 
     def test_the_names_in_its_files_are_those_that_timm_has(self) -> None:
         """They are read without importing timm, which takes seconds."""
@@ -92,10 +92,9 @@ class TestTimm:
         assert current == set(timm.list_models())
         assert current | renamed == set(_registry._model_entrypoints)
 
-    @pytest.mark.parametrize("name", ["resnet50.nonsense", "vit_tiny_patch16_224_in21k"])
-    def test_what_timm_itself_refuses_is_a_mistake(self, name: str) -> None:
-        with pytest.raises(BadRequest, match=f"timm cannot build '{name}'"):
-            build_model(Recipe(model=name), 3)
+    def test_what_timm_itself_refuses_is_a_mistake(self) -> None:
+        with pytest.raises(BadRequest, match=r"timm cannot build 'resnet50.nonsense'"):
+            build_model(Recipe(model="resnet50.nonsense"), 3)
 
     @pytest.mark.parametrize(
         ("name", "size", "advice"),
