@@ -13,7 +13,7 @@ from stoker.doctor.ranks import RankOptions, run_rank
 from stoker.errors import FINISHED, BadRequest
 from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import CALL_THREADS
-from stoker.fleet.variables import check_rank_variables
+from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.recipe import Recipe
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
@@ -63,6 +63,7 @@ def check(parsed: argparse.Namespace, recipe: Recipe, ranks: RankOptions) -> Non
     """Refuse what cannot be measured."""
     if not 0 < parsed.seconds < float("inf"):
         raise BadRequest(f"--seconds must be above 0, not {parsed.seconds:g}")
+    check_ranks(ranks.ranks)
     check_model(recipe)
     check_rank_variables(os.environ, ranks.ranks)
     if ranks.several:

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser, add_recipe_flags, flag_values
-from stoker.errors import FINISHED, BadRequest, Interrupted, exit_code
+from stoker.errors import FINISHED, Interrupted, exit_code
 from stoker.fleet.addresses import meeting_point
 from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import CALL_THREADS
-from stoker.fleet.variables import check_rank_variables
+from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, resolutions
+from stoker.recipe.schedule import check_batch
 from stoker.run.directory import Run
 from stoker.survive.reader import Reader
 from stoker.survive.stopping import StopRequest
@@ -119,8 +120,8 @@ def speaks() -> bool:
 
 def check(parsed: argparse.Namespace, recipe: Recipe) -> None:
     """Raise BadRequest for what needs neither the images nor torch to be known as a mistake."""
-    if parsed.ranks < 1:
-        raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
+    check_ranks(parsed.ranks)
+    check_batch(recipe, parsed.ranks)
     check_model(recipe)
     if not is_rank():
         check_rank_variables(os.environ, parsed.ranks)

@@ -9,11 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stoker.errors import BadRequest
+from stoker.host.limits import usable_cores
 from stoker.text import shown
 
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
+LEAST_LIMIT, RANKS_PER_CORE = 64, 8
+"""Each rank is a process of half a gigabyte: a mistyped number would stop the machine."""
 ADVICE = "if it is left over, run 'unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE'"
+
+
+def check_ranks(ranks: int) -> None:
+    """Raise BadRequest for a number of ranks that this machine cannot hold."""
+    most = max(LEAST_LIMIT, RANKS_PER_CORE * usable_cores())
+    if not 1 <= ranks <= most:
+        limit = f"at most {most} on this machine" if ranks > most else "at least 1"
+        raise BadRequest(f"--ranks must be {limit}, not {ranks}")
 
 
 def check_rank_variables(environ: Mapping[str, str], ranks: int = 1) -> None:
