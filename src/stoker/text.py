@@ -12,7 +12,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TextIO
 
 _TICKS = "▁▂▃▄▅▆▇█"
@@ -24,17 +23,28 @@ MOST_CHARACTERS = 300
 """Length at which a message shown in one line is cut."""
 
 
+lost_output: list[OSError] = []
+"""Why text could not be written to standard output. A reader that closed its pipe is no reason."""
+
+
 def say(*lines: str, stream: TextIO | None = None, wrap: bool = True) -> None:
     """Print lines and flush them. Control characters are escaped, also line breaks. A terminal gets
-    long lines broken, unless `wrap` is off; a closed pipe is not an error."""
+    long lines broken, unless `wrap` is off. Raises nothing where printing fails: training goes on
+    without its output. `lost_output` has the reason; verbs that only print turn it into an error.
+    """
     stream = stream or sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    with suppress(OSError):
+    try:
         width = shutil.get_terminal_size().columns if wrap and stream.isatty() else sys.maxsize
         parts = [part for line in lines for part in wrapped(printable(line), width)]
         text = "".join(f"{part}\n" for part in parts)
         stream.write(text.encode(encoding, "replace").decode(encoding))
         stream.flush()
+    except BrokenPipeError:
+        pass  # such as `| head`: the reader has enough
+    except OSError as error:
+        if stream is sys.stdout:
+            lost_output.append(error)
 
 
 def printable(text: str) -> str:

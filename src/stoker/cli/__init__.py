@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import threading
@@ -16,9 +15,10 @@ from typing import Any
 
 import stoker
 from stoker import faults
+from stoker.cli.streams import closing_code, open_streams
 from stoker.errors import BAD_REQUEST, FINISHED, BadRequest, StokerError
 from stoker.host.threads import limit_spinning
-from stoker.text import one_line, say, shown
+from stoker.text import lost_output, one_line, say, shown
 
 VERBS = {
     "train": "train or fine-tune a model; resumes a stopped run",
@@ -41,41 +41,28 @@ USAGE = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    open_streams()
     limit_spinning()
     if arguments is None:
         show_crashes()
+    needs_output = True
     try:
         arm_faults()
         verb, rest = find_verb(words)
+        needs_output = verb not in ("train", "pack")
         if verb is None:
             code = answer_without_verb(words)
         else:
             code = int(import_module(f"stoker.cli.{verb.replace('-', '_')}").run(rest))
-        return code
-    except BrokenPipeError:
-        # The reader of our output has closed it, such as `head`. Training and packing print with
-        # `say`, which ignores that, so they never get here.
-        return FINISHED
+    except SystemExit:  # after --help
+        if not lost_output:
+            raise
+        code, needs_output = FINISHED, True
     except StokerError as error:
-        first, *rest = error.lines
-        say(f"stoker: {first}", *rest, stream=sys.stderr)
-        return error.exit_code
-    finally:
-        drop_unwritable_output()
-
-
-def drop_unwritable_output() -> None:
-    """Print what is left. If a stream is closed (a pipe, a terminal), let it lead nowhere: else
-    Python fails on it at its exit, and replaces the exit code by 120."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            with suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        first, *more = error.lines
+        say(f"stoker: {first}", *more, stream=sys.stderr)
+        code = error.exit_code
+    return closing_code(code, needs_output=needs_output)
 
 
 def show_crashes() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from stoker.cli.flags import Parser
-from stoker.commit import write_json
+from stoker.cli.streams import check_json, write_figures
 from stoker.errors import FINISHED, BadRequest
 from stoker.recipe.recipe import check_value
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
@@ -50,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         speed = measure_loading(dataset, setting, lambda name, stage: say(line(name, stage)))
     say(opening(speed), "", *closing(speed))
     if parsed.json:
-        write_json(Path(parsed.json), as_data(speed))
+        write_figures(parsed.json, as_data(speed))
     return FINISHED
 
 
@@ -67,5 +66,4 @@ def check(parsed: argparse.Namespace) -> None:
     if not 0 < parsed.seconds < float("inf"):
         raise BadRequest(f"--seconds must be above 0, not {parsed.seconds:g}")
     check_value("crop", parsed.crop)
-    if parsed.json and not Path(parsed.json).resolve().parent.is_dir():
-        raise BadRequest(f"--json {parsed.json}: its folder does not exist; make it first")
+    check_json(parsed.json)

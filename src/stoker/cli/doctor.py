@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
-from stoker.commit import write_json
+from stoker.cli.streams import check_json, write_figures
 from stoker.doctor.ranks import RankOptions, run_rank
 from stoker.errors import FINISHED, BadRequest
 from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import CALL_THREADS
+from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.recipe import Recipe
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import say
+from stoker.train.model.names import check_model
 
 SECONDS = 9.0
 
@@ -52,20 +55,22 @@ def run(words: Sequence[str]) -> int:
     if is_rank():
         return run_rank()
     ranks = RankOptions(parsed.ranks, parsed.nodes, parsed.rendezvous, parsed.address, words)
-    check(parsed, ranks)
+    check(parsed, recipe, ranks)
     return exit_past_hanging_threads(lambda: visit(parsed, recipe, ranks), CALL_THREADS)
 
 
-def check(parsed: argparse.Namespace, ranks: RankOptions) -> None:
+def check(parsed: argparse.Namespace, recipe: Recipe, ranks: RankOptions) -> None:
     """Refuse what cannot be measured."""
     if not 0 < parsed.seconds < float("inf"):
         raise BadRequest(f"--seconds must be above 0, not {parsed.seconds:g}")
+    check_ranks(ranks.ranks)
+    check_model(recipe)
+    check_rank_variables(os.environ, ranks.ranks)
     if ranks.several:
         ranks.check()
     if parsed.data is not None and not Path(parsed.data).is_dir():
         raise BadRequest(f"no packed set and no folder of images at {parsed.data}")
-    if parsed.json and not Path(parsed.json).resolve().parent.is_dir():
-        raise BadRequest(f"no folder for --json {parsed.json}")
+    check_json(parsed.json)
 
 
 def visit(parsed: argparse.Namespace, recipe: Recipe, ranks: RankOptions) -> int:
@@ -80,5 +85,5 @@ def visit(parsed: argparse.Namespace, recipe: Recipe, ranks: RankOptions) -> int
             for line in lines(name, *values):
                 say(line)
     if parsed.json:
-        write_json(Path(parsed.json), visit.figures)
+        write_figures(parsed.json, visit.figures)
     return FINISHED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import Any, NoReturn
 
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import SPECS, Recipe, specs_of, types_of
-from stoker.recipe.resolve import Resolved, nearest, parse_flag, preset_names, resolve
+from stoker.recipe.resolve import (
+    ZERO_CONFIG,
+    Resolved,
+    nearest,
+    parse_flag,
+    preset_names,
+    resolve,
+)
 from stoker.text import say
 
 RARE = [name for name, spec in SPECS.items() if spec.metadata["rare"]]
@@ -20,8 +28,10 @@ COMMON = (
     *("seed", "time_limit"),
 )
 """Keys whose flags `stoker train --help` shows; `--help-all` shows the rest."""
-ZERO_CONFIG = "first-look"
-"""The recipe of a command with neither --recipe nor --model."""
+
+
+_WRONG_NUMBER = re.compile(r"argument (--\S+): invalid (int|float) value: (.*)", re.DOTALL)
+"""How argparse refuses a value."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,7 +49,11 @@ class Parser(argparse.ArgumentParser):
         self._hidden += actions
 
     def error(self, message: str) -> NoReturn:
-        raise BadRequest(f"{message}; {self._advice}")
+        if wrong := _WRONG_NUMBER.fullmatch(message):
+            flag, kind, value = wrong.groups()
+            expected = "a whole number" if kind == "int" else "a number"
+            raise BadRequest(f"{flag} must be {expected}, not {value}")
+        raise BadRequest(f"{message.removeprefix('argument ')}; {self._advice}")
 
     @property
     def _advice(self) -> str:
@@ -62,6 +76,9 @@ class Parser(argparse.ArgumentParser):
         hint = f"did you mean '{proposal}'? " if near else ""
         kind = "flag" if word.startswith("-") else "word"
         return BadRequest(f"unknown {kind} '{word}': {hint}{self._advice}")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        say(*message.splitlines(), stream=file, wrap=False)
 
     def format_help(self) -> str:
         """The short help: without the hidden flags, with the examples."""
@@ -121,8 +138,7 @@ def add_recipe_flags(parser: Parser, common: Collection[str] = COMMON) -> None:
     recipe = parser.add_argument(
         "--recipe",
         metavar="NAME",
-        help=f"a preset ({', '.join(preset_names())}) or a .toml file "
-        f"[{ZERO_CONFIG}; with --model: none]",
+        help=f"a preset ({', '.join(preset_names())}) or a .toml file [{ZERO_CONFIG}]",
     )
     hidden = [] if common else [recipe]
     shaping = parser.add_argument_group(
@@ -169,8 +185,7 @@ def format_default(value: Any) -> str:
 
 def resolve_flags(parsed: argparse.Namespace) -> Resolved:
     """The recipe of parsed flags. Raises BadRequest where a value is not allowed."""
-    flags = flag_values(parsed)
-    return resolve(parsed.recipe or (None if "model" in flags else ZERO_CONFIG), flags)
+    return resolve(parsed.recipe or ZERO_CONFIG, flag_values(parsed))
 
 
 def flag_values(parsed: argparse.Namespace, table: type = Recipe) -> dict[str, Any]:

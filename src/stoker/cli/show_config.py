@@ -19,7 +19,7 @@ def parser() -> Parser:
         "the one that 'stoker train' would use with the same flags. The output is itself a recipe "
         "file. Accepts the flags of 'stoker train'.",
         examples=(
-            "stoker show-config runs/photos-first-look-1a2b3c4d5e",
+            "stoker show-config runs/photos-first-look-resnet9_w16-1a2b3c4d5e",
             "stoker show-config --recipe imagenet-resnet50 --epochs 18 > mine.toml",
         ),
     )

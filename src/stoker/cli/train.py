@@ -7,19 +7,24 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
-from stoker.errors import FINISHED, BadRequest, Interrupted, exit_code
+from stoker.cli.flags import Parser, add_recipe_flags, flag_values
+from stoker.errors import FINISHED, Interrupted, exit_code
 from stoker.fleet.addresses import meeting_point
 from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import CALL_THREADS
+from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.changes import CONSENT
-from stoker.recipe.resolve import Resolved
+from stoker.recipe.recipe import Recipe
+from stoker.recipe.resolve import Resolved, resolutions
+from stoker.recipe.schedule import check_batch
 from stoker.run.directory import Run
+from stoker.survive.reader import Reader
 from stoker.survive.stopping import StopRequest
 from stoker.survive.storage import require_storage
 from stoker.text import say
 from stoker.train.attempt import launch
+from stoker.train.model.names import OWN, check_model
 
 
 def parser() -> Parser:
@@ -36,7 +41,7 @@ def parser() -> Parser:
     )
     add = train.add_argument
     add("data", metavar="DATA", help="a packed set, or a folder of images")
-    add("--run", metavar="DIR", help="run directory [runs/SET-RECIPE-HASH]")
+    add("--run", metavar="DIR", help="run directory [runs/SET-RECIPE-MODEL-HASH]")
     add("--ranks", type=int, default=1, metavar="N", help="processes on this machine [1]")
     changes = add(
         "--allow-change",
@@ -76,15 +81,15 @@ def run(arguments: Sequence[str]) -> int:
     stop = StopRequest()
     stop.listen()
     parsed = parser().parse(arguments)
-    resolved = resolve_flags(parsed)
-    if parsed.ranks < 1:
-        raise BadRequest(f"--ranks must be at least 1, not {parsed.ranks}")
+    candidates = resolutions(parsed.recipe, flag_values(parsed))
+    recipe = candidates[0].recipe
     meeting = meeting_point(parsed.nodes, parsed.rendezvous)
+    check(parsed, recipe)
     from stoker.data.dataset import Dataset
 
-    data = packed(parsed.data, resolved.recipe.spot_notice, stop)
+    data = packed(parsed.data, recipe, stop)
     dataset = Dataset(data)
-    path = Path(parsed.run or launch.default_run(data, dataset.fingerprint, resolved))
+    path, resolved = launch.find_run(parsed.run, data, dataset.fingerprint, candidates)
     run = Run(path)
     allowed = [name.replace("-", "_") for name in parsed.allow_change.split(",") if name]
     if run.exists:
@@ -120,7 +125,17 @@ def speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def packed(folder: str, spot_notice: str, stop: StopRequest) -> Path:
+def check(parsed: argparse.Namespace, recipe: Recipe) -> None:
+    """Raise BadRequest for what needs neither the images nor torch to be known as a mistake."""
+    check_ranks(parsed.ranks)
+    check_batch(recipe, parsed.ranks)
+    check_model(recipe)
+    if not is_rank():
+        check_rank_variables(os.environ, parsed.ranks)
+        launch.check_run_place(Path(parsed.run or "runs"), parsed.data)
+
+
+def packed(folder: str, recipe: Recipe, stop: StopRequest) -> Path:
     """The packed set: the folder itself, or the result of packing it."""
     from stoker.data.dataset import Dataset
 
@@ -129,8 +144,14 @@ def packed(folder: str, spot_notice: str, stop: StopRequest) -> Path:
     if Dataset.is_packed(folder):
         return Path(folder)
     from stoker.cli.pack import pack_and_show
+    from stoker.data.packing.pack import default_out
 
-    return pack_and_show(folder, None, stop, spot_notice)
+    out = default_out(folder)
+    if Path(folder).exists() and not Dataset.is_packed(out) and not OWN.fullmatch(recipe.model):
+        from stoker.train.model.build import try_model
+
+        try_model(recipe)
+    return pack_and_show(folder, None, stop, recipe.spot_notice)
 
 
 def train_here(
@@ -142,11 +163,19 @@ def train_here(
     accept_slow_link: bool,
 ) -> int:
     """Train in this process; the exit code."""
+    # Before the imports: its own take as long, and a core may be free.
+    new = resolved.recipe.rehearse and speaks() and not Run(path).exists
+    reader = Reader() if new else None
     from stoker.show.console import console_for
     from stoker.train.attempt.session import train
 
     if speaks():
+        if resolved.note:
+            say(f"note: {resolved.note}")
         say(f"run {path}")
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        if world > 1 and not is_rank():
+            say(f"waiting for {world} ranks, as WORLD_SIZE says; unset it to train alone")
     listeners = (console_for(str(path), resolved.recipe.log_interval),) if speaks() else ()
-    outcome = train(data, resolved, path, listeners, stop, allowed, accept_slow_link)
+    outcome = train(data, resolved, path, listeners, stop, allowed, accept_slow_link, reader)
     return exit_code(outcome, steps_aside=stop.steps_aside)

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from stoker.errors import (
 )
 from stoker.fleet.addresses import Endpoint, Nodes, interface_of, listening_socket, meeting_point
 from stoker.fleet.elastic import KEY_FILE, Launch, run_round
-from stoker.fleet.launcher import launch, log_lines_since
+from stoker.fleet.launcher import launch, log_lines_since, private_folder
 from stoker.fleet.rendezvous import RESTART, ForeignContent, Rendezvous
 from stoker.fleet.signed_store import shared_key
 from stoker.host.signals import STOP_SIGNALS, unblock_stop_signals
@@ -104,7 +103,7 @@ class RankOptions:
 def measure_between_ranks(options: RankOptions, gradient_bytes: int = 0) -> LinkReport:
     """Start the ranks; returns what they measured, on every host the same. Raises StokerError."""
     meeting = options.check()
-    folder = Path(tempfile.mkdtemp(prefix="stoker-doctor-"))
+    folder = private_folder("stoker-doctor-")
     variables = {
         RESULT_FOLDER: str(folder),
         GRADIENT_BYTES: str(gradient_bytes),

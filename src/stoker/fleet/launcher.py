@@ -24,7 +24,7 @@ from types import FrameType
 from typing import IO
 
 from stoker.commit import open_at_end
-from stoker.errors import FINISHED, INTERRUPTED
+from stoker.errors import FINISHED, INTERRUPTED, BadRequest
 from stoker.host.limits import usable_cores
 from stoker.host.signals import block_stop_signals, end_with_parent, stop_signals
 
@@ -78,7 +78,7 @@ def launch(
 ) -> LaunchResult:
     """Run `stoker ARGUMENTS` on some ranks until all have ended; their standard error goes to the
     log. `stop` returns whether a stop signal arrived before this function could pass it on."""
-    folder = Path(tempfile.mkdtemp(prefix="stoker-"))
+    folder = private_folder("stoker-")
     passed_on: list[signal.Signals] = []
     running: Processes = []
 
@@ -103,6 +103,17 @@ def launch(
         for number, handler in handlers.items():
             signal.signal(number, handler)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def private_folder(prefix: str) -> Path:
+    """A new temporary folder of this user. Raises BadRequest where none can be made."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix))
+    except OSError as error:
+        raise BadRequest(
+            f"no temporary folder can be made ({error.strerror}): set TMPDIR to a folder that can "
+            "be written and has some space"
+        ) from error
 
 
 def start(

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TypeVar
 
-from stoker.errors import StokerError
+from stoker.errors import BadRequest, StokerError
 from stoker.host.signals import delayed_signals, end_with_parent
 from stoker.safe_path import SAFE
 
@@ -42,9 +42,15 @@ def map_tasks(
         return
     # spawn: a forked child would inherit the locks that other threads of the caller hold.
     context = multiprocessing.get_context("spawn")
-    # Python also starts a process here that counts semaphores.
-    with delayed_signals(), safe_children():
-        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=prepare_worker)
+    try:
+        # Python also starts a process here that counts semaphores.
+        with delayed_signals(), safe_children():
+            pool = ProcessPoolExecutor(workers, mp_context=context, initializer=prepare_worker)
+    except OSError as error:  # the semaphores of its queues are files there
+        raise BadRequest(
+            f"worker processes need semaphores in /dev/shm, which refuses them ({error.strerror}): "
+            "mount it writable with some space, or use --workers 1"
+        ) from error
     pending: set[Future[Result]] = set()
     try:
         for task in chain(first, source):

@@ -11,6 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import SPECS, Phase, Recipe, check_value, dump_value, types_of
+from stoker.recipe.shorten import scaled, scaled_line
 from stoker.text import printable
 
 ALIASES = {
@@ -49,6 +51,8 @@ ALIASES = {
     "epoch": "epochs",
 }
 """Names that timm, torchvision and others use, with ours."""
+ZERO_CONFIG = "first-look"
+"""The recipe of a command without --recipe."""
 EXPECTED: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -66,6 +70,8 @@ class Resolved:
     recipe: Recipe
     origins: dict[str, str]
     name: str
+    note: str = ""
+    """What a flag changed beside its own key, in one line; empty for nothing."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -207,8 +213,11 @@ def parse_flag(name: str, text: str, table: type = Recipe) -> Any:
     return convert(name, raw, flag, table)
 
 
-def resolve(recipe: str | None = None, flags: Mapping[str, Any] | None = None) -> Resolved:
-    """The recipe of defaults, then a preset or recipe file, then flags; raises BadRequest."""
+def resolve(
+    recipe: str | None = None, flags: Mapping[str, Any] | None = None, *, scale: bool = True
+) -> Resolved:
+    """The recipe of defaults, then a preset or recipe file, then flags. With `scale`, a flag for
+    other epochs changes its phases in proportion. Raises BadRequest."""
     values: dict[str, Any] = {}
     origins = dict.fromkeys(SPECS, "default")
     short_name = "default"
@@ -216,11 +225,35 @@ def resolve(recipe: str | None = None, flags: Mapping[str, Any] | None = None) -
         text, source, short_name = read_recipe(recipe)
         for name, (value, origin) in parse_toml(text, source).items():
             values[name], origins[name] = value, origin
+    note = ""
+    if flags and scale and "epochs" in flags:
+        before, epochs = values.get("epochs", SPECS["epochs"].default), flags["epochs"]
+        changes = {
+            name: value
+            for name, value in scaled(values, before, epochs).items()
+            if name not in flags
+        }
+        note = scaled_line(values, changes, f"--epochs {epochs}") if changes else ""
+        for name, value in changes.items():
+            values[name], origins[name] = value, f"{origins[name]}, for --epochs {epochs}"
     for name, value in (flags or {}).items():
         if name not in SPECS:
             raise unknown_key(name, "flag", SPECS)
         values[name], origins[name] = value, "flag"
-    return Resolved(Recipe(**values), origins, short_name)
+    return Resolved(Recipe(**values), origins, short_name, note)
+
+
+def resolutions(recipe: str | None, flags: Mapping[str, Any]) -> list[Resolved]:
+    """The recipe of a command, first as `resolve` makes it, then as earlier versions made it: a run
+    that one of them began goes on with the same command. Raises BadRequest for the first."""
+    every = [resolve(recipe or ZERO_CONFIG, flags)]
+    earlier: list[str | None] = [recipe or ZERO_CONFIG]
+    if recipe is None and "model" in flags:
+        earlier.append(None)  # the defaults alone
+    for base in earlier:
+        with suppress(BadRequest):
+            every.append(resolve(base, flags, scale=False))
+    return every
 
 
 def show_config(resolved: Resolved) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import Phase, Recipe
+from stoker.text import plural
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,16 @@ class Timeline:
             batch = self.batch_at(position)
             yield batch
             position = batch.end
+
+
+def check_batch(recipe: Recipe, ranks: int) -> None:
+    """Raise BadRequest for a batch that is too small for so many ranks."""
+    smallest = min([phase.batch_size for phase in recipe.phases] or [recipe.batch_size])
+    if smallest < 2 * ranks:
+        raise BadRequest(
+            f"batch_size = {smallest} is too small for {plural(ranks, 'rank')}, which need 2 "
+            "images each: raise --batch-size, or lower --ranks"
+        )
 
 
 def cuts(batch_size: int, parts: int) -> list[int]:

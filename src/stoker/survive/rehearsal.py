@@ -10,18 +10,15 @@ full disk, a quota or a broken mount ends a run before its first step.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from stoker.errors import BadRequest, StokerError
-from stoker.host.signals import end_with_parent
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
+from stoker.survive.reader import Reader
 from stoker.survive.storage import require_space
 
 FOLDER = "rehearsal"
@@ -34,38 +31,6 @@ class RehearsalResult:
     bytes: int
     seconds: float
     busy_s: float
-
-
-class Reader:
-    """A process that reads a checkpoint back. Start it early: it imports torch for seconds."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "stoker.survive.rehearsal"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=partial(end_with_parent, os.getpid()),
-        )
-
-    def read(self, folder: Path) -> dict[str, int]:
-        """The `contents` of a checkpoint. Raises StokerError where the process cannot read it."""
-        output, errors = self._process.communicate(f"{folder.absolute()}\n")
-        if self._process.returncode:
-            reason = (errors.strip().splitlines() or ["it ended without a message"])[-1]
-            raise StokerError(
-                f"a checkpoint in {folder.parent} was written, but another process cannot read it: "
-                f"{reason}"
-            )
-        return dict(json.loads(output))
-
-    def close(self) -> None:
-        """End the process, whether or not it has read anything."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.communicate()
 
 
 def rehearse(checkpoints: Path, snapshot: Snapshot, reader: Reader, copies: int) -> RehearsalResult:

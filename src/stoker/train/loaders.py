@@ -19,13 +19,12 @@ from stoker.data.loading.memory import LoaderMemory, fit_prefetch, total_bytes
 from stoker.data.loading.order import InOrder, Order, lanes_for
 from stoker.data.loading.small_images import CACHE_BYTES
 from stoker.data.loading.stored_size import enlarged_note
-from stoker.errors import BadRequest
 from stoker.host.limits import allowed_memory, usable_cores, usable_memory
 from stoker.recipe.recipe import Recipe
-from stoker.recipe.schedule import Timeline
+from stoker.recipe.schedule import Timeline, check_batch
 from stoker.train.device import batch_memory, build_on_device, set_arithmetic
 from stoker.train.evaluate import Evaluator
-from stoker.train.model.build import Normalise
+from stoker.train.model.build import Normalise, check_image_sizes
 from stoker.train.process_group import Ranks
 
 
@@ -63,16 +62,12 @@ def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
     set_arithmetic(recipe)
     split = dataset.split("train")
     timeline = Timeline.of(recipe, len(split))
-    smallest = min(stretch.batch_size for stretch in timeline.stretches)
-    if smallest < 2 * ranks.world:
-        raise BadRequest(
-            f"batch_size = {smallest} is too small for {ranks.world} ranks, which need 2 images "
-            "each: raise --batch-size, or lower --ranks"
-        )
-    model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
+    check_batch(recipe, ranks.world)
     evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None
     fit = fit_loading(recipe, timeline, split, evaluated, ranks)
     fit.notes.extend(size_notes(dataset, timeline, split, evaluated))
+    model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
+    check_image_sizes(model, recipe, len(dataset.classes))
     return Prepared(dataset, recipe, split, evaluated, timeline, model, normalise, fit)
 
 

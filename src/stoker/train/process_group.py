@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import BadRequest
@@ -25,6 +26,7 @@ from stoker.fleet.rank_store import signed_for_ranks
 from stoker.host.limits import usable_cores
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
+from stoker.text import one_line
 from stoker.train.passes import blank_images, buffers_restored
 
 SECONDS_BETWEEN_MEETINGS = 0.5
@@ -44,6 +46,19 @@ def elastic_store() -> Store:
         wait_for_workers=False,
         timeout=PATIENCE,
     )
+
+
+def store_of_variables() -> Store:
+    """The store that torchrun's variables name. Raises BadRequest if the others do not come."""
+    try:
+        store: Store = next(rendezvous("env://", timeout=PATIENCE))[0]
+        return store
+    except (RuntimeError, ValueError) as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise BadRequest(
+            f"the ranks that RANK and WORLD_SIZE speak of do not meet at MASTER_ADDR:MASTER_PORT "
+            f"({place}): start them all, or unset these variables ({one_line(str(error))})"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -77,13 +92,15 @@ class Ranks:
         if world > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             file = os.environ.get(RENDEZVOUS_FILE)
-            meeting: dict[str, Any] = {"init_method": f"file://{file}" if file else "env://"}
+            meeting: dict[str, Any] = {"init_method": f"file://{file}"}
             if ELASTIC in os.environ:
                 store = elastic_store()
                 # NCCL asks the store from threads of its own, which a Python store could block.
                 if device.type == "cpu":
                     store = signed_for_ranks(store)
                 meeting = {"store": store, "timeout": PATIENCE}
+            elif not file:
+                meeting = {"store": store_of_variables()}
             dist.init_process_group(backend, rank=rank, world_size=world, **meeting)
         return cls(rank, world, local_rank, local_world, device)
 

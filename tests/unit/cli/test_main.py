@@ -32,6 +32,10 @@ ANSWERS = {
     "train": BAD_REQUEST,
     "trian x": BAD_REQUEST,
     "explain nowhere": BAD_REQUEST,
+    "train x --image-size 4": BAD_REQUEST,
+    "train x --pretrained": BAD_REQUEST,
+    "train x --model resnet51": BAD_REQUEST,
+    "doctor --model resnet51": BAD_REQUEST,
 }
 """What is said without touching an image or a network."""
 
@@ -153,6 +157,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "broken.toml").write_text("epochs = = 3\n")
     (tmp_path / "odd.toml").write_text("epochz = 3\n")
     (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "sealed").mkdir()
+    (tmp_path / "sealed" / "dataset.json").write_text("{}")
+    (tmp_path / "loop").symlink_to("loop")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -170,6 +177,9 @@ MISTAKES = [
     ("train empty --amp fp8", "bf16"),
     ("train empty --ranks 0", "--ranks"),
     ("train empty --ranks two", "--ranks"),
+    ("train empty --ranks 99999 --batch-size 999999", "--ranks must be at most"),
+    ("train empty --ranks 20", "too small for 20 ranks"),
+    ("doctor --ranks 99999", "--ranks must be at most"),
     ("train empty more", "unknown word 'more'"),
     ("train empty --scheduler step", "decay_epochs"),
     ("train empty --recipe cifar10-quik", "cifar10-quick"),
@@ -180,6 +190,23 @@ MISTAKES = [
     ("train empty", "no training images below empty"),
     ("train nowhere", "no folder, archive or table at nowhere"),
     ("train file.txt", "no folder, archive or table at file.txt"),
+    ("train empty --image-size 4", "--image-size 8"),
+    ("train empty --pretrained", "drop --pretrained"),
+    ("train empty --model resnet5O", "resnet50"),
+    ("train empty --model ResNet-18", "resnet18"),
+    ("train empty --model resnet9_w0", "resnet9"),
+    ("doctor --model resnet5O", "resnet50"),
+    ("doctor --image-size 4", "--image-size 8"),
+    ("train empty --run file.txt", "--run file.txt"),
+    ("train empty --run file.txt/run", "--run file.txt/run"),
+    ("train empty --run empty", "folder of the images"),
+    ("train empty --run sealed", "packed set"),
+    ("train empty --run sealed/run", "packed set"),
+    ("train empty --run /proc/run", "--run /proc/run"),
+    ("train empty --run " + "x" * 300, "too long"),
+    ("train empty --run loop/run", "--run loop/run"),
+    ("bench data sealed --json empty", "--json empty"),
+    ("doctor --json nowhere/figures", "--json nowhere/figures"),
     ("pack", "SOURCE"),
     ("pack nowhere", "no folder, archive or table at nowhere"),
     ("pack empty", "no training images below empty"),
@@ -263,6 +290,18 @@ def test_mistakes_golden(desk: Path, capsys: pytest.CaptureFixture[str]) -> None
         "train",
         "verify x --thraeds 2",
         "show-config empty --epochs 3",
+        "train empty --image-size 4",
+        "train empty --pretrained",
+        "train empty --model resnet5O",
+        "train empty --model xyzzyplugh",
+        "train empty --run file.txt",
+        "train empty --run empty",
+        "train empty --run /proc/run",
+        "doctor --json nowhere/figures",
+        "doctor --json empty",
+        "doctor --ranks two",
+        "doctor --seconds long",
+        "train empty --epochs",
     ):
         assert main(words.split()) == BAD_REQUEST
     check_golden("cli_mistakes", capsys.readouterr().err.splitlines())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from golden import check_golden
-from stoker.errors import StokerError
+from stoker.errors import BadRequest, StokerError
+from stoker.fleet import launcher, workers
 from stoker.fleet.workers import map_tasks
 from stoker.host.limits import cgroup_cores, usable_cores, usable_memory
 
@@ -29,11 +32,26 @@ def test_several_workers_are_other_processes() -> None:
     assert 1 <= len(pids) <= 2
 
 
+def raise_read_only(*arguments: object, **options: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def refusal(work: Callable[[], object]) -> str:
+    with pytest.raises(BadRequest) as error:
+        work()
+    return str(error.value)
+
+
 @pytest.mark.timeout(300)
-def test_a_worker_that_is_killed_is_an_error_not_a_wait() -> None:
+def test_a_worker_that_is_killed_is_an_error_not_a_wait_golden() -> None:
     with pytest.raises(StokerError) as error:
         list(map_tasks(signal.raise_signal, [0, 0, signal.SIGKILL, *[0] * 20], 2))
-    check_golden("fleet_workers", [str(error.value)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "ProcessPoolExecutor", raise_read_only)
+        patch.setattr(launcher.tempfile, "mkdtemp", raise_read_only)
+        refusals = [refusal(lambda: list(map_tasks(math.factorial, range(9), 2)))]
+        refusals.append(refusal(lambda: launcher.private_folder("stoker-")))
+    check_golden("fleet_workers", [str(error.value), *refusals])
     assert not multiprocessing.active_children()
 
 

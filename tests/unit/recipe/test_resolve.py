@@ -295,7 +295,7 @@ def test_nothing_asked_for_gives_the_defaults():
 
 
 def test_the_origin_of_a_preset_value_is_the_line_in_the_preset():
-    resolved = resolve("imagenet-resnet50", {"epochs": 50})
+    resolved = resolve("imagenet-resnet50", {"epochs": 60})
     assert resolved.origins["model"] == "recipe imagenet-resnet50:3"
     assert resolved.origins["phases"] == "recipe imagenet-resnet50:21"
     assert resolved.origins["epochs"] == "flag"

@@ -11,7 +11,7 @@ from stoker.measure.environment import seconds_since_start
 from stoker.recipe.changes import Change
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
-from stoker.survive.rehearsal import Reader
+from stoker.survive.reader import Reader
 from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.fit import checkpoints_of
 from stoker.train.loaders import Prepared, prepare

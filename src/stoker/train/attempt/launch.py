@@ -7,9 +7,12 @@ messages of failed ranks are shown once.
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +23,12 @@ from stoker.fleet.elastic import Launch
 from stoker.fleet.elastic import launch as take_part
 from stoker.fleet.launcher import START_TIME, is_rank, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
+from stoker.recipe.changes import changes
 from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
 from stoker.survive.manifest import manifest_of, newest_intact, pointer
 from stoker.survive.stopping import StopRequest
-from stoker.text import say
+from stoker.text import say, shown
 
 PACKED = "STOKER_PACKED"
 """Environment variable: the packed dataset that the launcher has made for its ranks."""
@@ -32,10 +36,57 @@ LOG_LINES = 20
 """The last lines of the log that are shown after a failure."""
 
 
-def default_run(data: Path, fingerprint: str, resolved: Resolved) -> Path:
-    """The directory without --run: dataset, recipe, and a hash of what shapes the result."""
-    name = data.resolve().name.removesuffix("-packed")
-    return Path("runs") / f"{name}-{resolved.name}-{resolved.recipe.digest(fingerprint)}"
+def default_run(data: Path, fingerprint: str, resolved: Resolved, *, model: bool = True) -> Path:
+    """The directory without --run: dataset, recipe, model, and a hash of what shapes the result.
+    Without `model`, as earlier versions named it."""
+    parts = [data.resolve().name.removesuffix("-packed"), resolved.name]
+    if model and resolved.recipe.model not in resolved.name:
+        parts.append(resolved.recipe.model)
+    return Path("runs") / "-".join([*parts, resolved.recipe.digest(fingerprint)])
+
+
+def find_run(
+    named: str | None, data: Path, fingerprint: str, resolutions: Sequence[Resolved]
+) -> tuple[Path, Resolved]:
+    """The directory of the run, and its recipe: the first of the `resolutions`, or a later one for
+    a run that began with it."""
+    if named:
+        run = Run(named)
+        if not run.exists:
+            return run.path, resolutions[0]
+        values = run.values
+        return run.path, min(resolutions, key=lambda r: len(changes(values, r.recipe.values())))
+    for resolved in resolutions:
+        for model in (True, False):
+            path = default_run(data, fingerprint, resolved, model=model)
+            if Run(path).exists:
+                return path, resolved
+    return default_run(data, fingerprint, resolutions[0]), resolutions[0]
+
+
+def check_run_place(path: Path, data: str) -> None:
+    """Raise BadRequest where a new run cannot be written. Nothing is left behind. What can go wrong
+    with a run that exists is found when it resumes."""
+    from stoker.data.dataset import (
+        Dataset,
+    )  # here, so that wrong flags are answered without pyarrow
+
+    name, places = shown(str(path)), (path, *path.absolute().parents)
+    try:
+        if path.is_dir() and path.resolve() == Path(data).resolve():
+            raise BadRequest(f"--run {name} is the folder of the images: name a folder of its own")
+        if packed := next((place for place in places if Dataset.is_packed(place)), None):
+            raise BadRequest(f"--run {name}: {shown(str(packed))} is a packed set; name another")
+        if Run(path).exists:
+            return
+        place = next(place for place in places if os.path.lexists(place))
+        if not place.is_dir():
+            raise BadRequest(f"--run {name}: {shown(str(place))} is not a folder; name another")
+        tempfile.TemporaryDirectory(dir=place, prefix=".stoker-").cleanup()
+    except OSError as error:
+        raise BadRequest(
+            f"--run {name} cannot be written ({error.strerror}): name a folder on a writable disk"
+        ) from error
 
 
 def has_result(run: Run) -> bool:
@@ -96,6 +147,7 @@ def show_log(log: Path, offset: int, code: int) -> None:
 
 def launch(plan: Launch, run: Run) -> int:
     """Run the ranks, again after a kill; the exit code. Raises BadRequest or StokerError."""
+    missing = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
     run.path.mkdir(parents=True, exist_ok=True)
     run.hold()
     log = run.path / "launcher.log"
@@ -116,6 +168,11 @@ def launch(plan: Launch, run: Run) -> int:
     plan.check()
     lines, messages = log_lines_since(log, log_size)
     if errors.BAD_REQUEST in ended.codes and messages:
+        if missing and not run.exists:  # the ranks refused to begin
+            log.unlink(missing_ok=True)
+            with suppress(OSError):
+                for folder in missing:
+                    folder.rmdir()
         raise BadRequest("; ".join(line.removeprefix("stoker: ") for line in messages))
     if any("Traceback" in line for line in lines):
         messages = [*[line for line in lines if line not in messages][-LOG_LINES:], *messages]

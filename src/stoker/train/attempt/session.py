@@ -24,7 +24,7 @@ from stoker.recipe.schedule import Timeline, cuts
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
 from stoker.survive.checkpoints import Checkpoints
-from stoker.survive.rehearsal import Reader
+from stoker.survive.reader import Reader
 from stoker.survive.remedies import Remedies, keep_evidence
 from stoker.survive.spot import watching
 from stoker.survive.stopping import StopRequest
@@ -51,15 +51,17 @@ def train(
     stop: StopRequest | None = None,
     allowed: Collection[str] = (),
     accept_slow_link: bool = False,
+    reader: Reader | None = None,
 ) -> str:
     """Train until the run is finished or a stop is requested; returns "finished" or "interrupted".
-    `allowed` are recipe keys that may differ from those of the run. Raises StokerError if the run
+    `allowed` are recipe keys that may differ from those of the run; `reader` reads the first
+    checkpoint of a new run back, and is closed here. Raises StokerError if the run
     is refused, fails, or loses a rank."""
     stop = StopRequest() if stop is None else stop
     run, recipe, dataset = Run(run_path), resolved.recipe, Dataset(data)
     with ExitStack() as leaving:
         leaving.enter_context(naming_lost_peers(run))
-        if reader := early_reader(run, recipe):
+        if reader := reader or early_reader(run, recipe):
             leaving.callback(reader.close)
         ranks = Ranks.join()
         leaving.callback(ranks.leave)

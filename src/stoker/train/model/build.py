@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from stoker.chance import seed_of
-from stoker.errors import BadRequest
+from stoker.errors import BadRequest, StokerError
 from stoker.recipe.recipe import Recipe
+from stoker.text import one_line, plural
+from stoker.train.model.names import OWN, check_model, image_sizes
+from stoker.train.model.weights import cached_weights
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -70,28 +72,72 @@ class ResNet9(nn.Module):
 
 def build_model(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
     """A model with weights drawn from the recipe's seed, and the input it expects. Raises
-    BadRequest for a model that does not exist or has no pre-trained weights."""
-    torch.manual_seed(seed_of(recipe.seed, "weights"))
-    if own := re.fullmatch(r"resnet9(?:_w([1-9]\d{0,3}))?", recipe.model):
-        if recipe.pretrained:
-            raise BadRequest(f"{recipe.model} has no pre-trained weights: drop --pretrained")
+    BadRequest for a model that does not exist, or whose pre-trained weights are out of reach."""
+    check_model(recipe)
+    if own := OWN.fullmatch(recipe.model):
+        seed_weights(recipe)
         return ResNet9(classes, int(own.group(1) or 64)), Normalise()
     return build_timm(recipe, classes)
 
 
+def seed_weights(recipe: Recipe) -> None:
+    torch.manual_seed(seed_of(recipe.seed, "weights"))
+
+
 def build_timm(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
+    import timm
+
+    options: dict[str, Any] = {"pretrained": recipe.pretrained, "num_classes": classes}
     try:
-        import timm
-    except ImportError as error:
-        raise BadRequest(
-            f"model '{recipe.model}' comes from timm, which is not installed: "
-            "pip install 'stoker[timm]', or use --model resnet9"
-        ) from error
-    if not timm.is_model(recipe.model):
-        near = difflib.get_close_matches(recipe.model, timm.list_models(), n=5)
-        hint = f"; close names: {', '.join(near)}" if near else ""
-        raise BadRequest(f"timm has no model called '{recipe.model}'{hint}")
-    model = timm.create_model(recipe.model, pretrained=recipe.pretrained, num_classes=classes)
+        if recipe.pretrained and (file := cached_weights(recipe.model)):
+            options["pretrained_cfg_overlay"] = {"file": file}
+        seed_weights(recipe)
+        model = timm.create_model(recipe.model, **options)
+    except (StokerError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # timm, the hub and its transport raise errors of many kinds
+        reason = one_line(str(error)) or type(error).__name__
+        raise BadRequest(f"timm cannot build '{recipe.model}': {reason}") from error
     expected = model.pretrained_cfg
     mean, std = expected.get("mean", IMAGENET_MEAN), expected.get("std", IMAGENET_STD)
     return model, Normalise(tuple(mean), tuple(std))
+
+
+def check_image_sizes(model: nn.Module, recipe: Recipe, classes: int) -> None:
+    """Pass two black images of each size through the model, which stays as it is. Raises BadRequest
+    where it does not take them, or does not answer with a number for each class."""
+    device, training = next(model.parameters()).device, model.training
+    model.eval()
+    try:
+        for size in image_sizes(recipe):
+            try:
+                with torch.no_grad():
+                    logits = model(torch.zeros(2, 3, size, size, device=device))
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # models raise errors of many kinds
+                raise BadRequest(wrong_size(model, recipe, size, error)) from error
+            shape = tuple(getattr(logits, "shape", ()))
+            if shape != (2, classes):
+                raise BadRequest(
+                    f"{recipe.model} is no classifier: for 2 images and {plural(classes, 'class')} "
+                    f"its output has the shape {shape}; choose another --model"
+                )
+    finally:
+        model.train(training)
+
+
+def try_model(recipe: Recipe) -> None:
+    """Build the model for two classes and check it, before minutes are spent on packing. Raises
+    BadRequest as `build_model` and `check_image_sizes` do."""
+    check_image_sizes(build_model(recipe, 2)[0], recipe, 2)
+
+
+def wrong_size(model: nn.Module, recipe: Recipe, size: int, error: Exception) -> str:
+    """What to tell the user about a model that does not take images of this size."""
+    usual = (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, size, size))[-1]
+    reason = one_line(str(error)) or type(error).__name__
+    advice = f"use --image-size {usual}" if usual != size else "choose another --model"
+    if recipe.phases and usual != size:
+        advice = f"give its phases image_size = {usual}"
+    return f"{recipe.model} does not take images of {size} px: {advice} ({reason})"

@@ -33,7 +33,7 @@ from stoker.survive.remedies import Remedies
 from stoker.survive.trouble import Trouble
 from stoker.train.device import build_on_device, input_maker, set_arithmetic
 from stoker.train.loaders import build_loaders, prepare
-from stoker.train.model.build import Normalise
+from stoker.train.model.build import Normalise, check_image_sizes
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 from stoker.train.step import Step
@@ -229,6 +229,7 @@ def measure_compute(
         trial_recipe = replace(harmless(recipe), amp=amp)
         refuse_too_large(trial_recipe, classes, free_on(ranks.device, free_bytes))
         model, normalise = build_on_device(trial_recipe, classes, ranks.device)
+        check_image_sizes(model, trial_recipe, classes)
         samples = max(trial_recipe.batch_size, 1 << 20)
         yield Trial(trial_recipe, ranks, model, normalise, samples).measure(seconds)
 

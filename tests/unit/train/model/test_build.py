@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from stoker.errors import BadRequest
-from stoker.recipe.recipe import Recipe
-from stoker.train.model.build import build_model
+from stoker.recipe.recipe import Phase, Recipe
+from stoker.train.model.build import build_model, check_image_sizes, try_model
+from stoker.train.model.names import timm_names
 
 SMALL = Recipe(model="resnet9_w2")
 
@@ -80,7 +81,51 @@ class TestTimm:
     ) -> None:
         with pytest.raises(BadRequest, match=f"no model called '{name}'") as error:
             build_model(Recipe(model=name), 3)
-        assert meant in str(error.value).replace(",", " ").split()
+        assert f"'{meant}'" in str(error.value)
+
+    def test_the_names_in_its_files_are_those_that_timm_has(self) -> None:
+        """They are read without importing timm, which takes seconds."""
+        import timm
+        from timm.models import _registry
+
+        current, renamed = timm_names(*timm.__path__)
+        assert current == set(timm.list_models())
+        assert current | renamed == set(_registry._model_entrypoints)
+
+    def test_what_timm_itself_refuses_is_a_mistake(self) -> None:
+        with pytest.raises(BadRequest, match=r"timm cannot build 'resnet50.nonsense'"):
+            build_model(Recipe(model="resnet50.nonsense"), 3)
+
+    @pytest.mark.parametrize(
+        ("name", "size", "advice"),
+        [
+            ("vit_tiny_patch16_224", 64, "--image-size 224"),
+            ("inception_v3", 32, "--image-size 299"),
+        ],
+    )
+    def test_a_size_that_a_model_does_not_take_is_named_with_one_it_takes(
+        self, name: str, size: int, advice: str
+    ) -> None:
+        recipe = Recipe(model=name, image_size=size)
+        with pytest.raises(
+            BadRequest, match=f"{name} does not take images of {size} px: use {advice}"
+        ):
+            try_model(recipe)
+        phases = tuple(
+            Phase(from_epoch=n, image_size=s, batch_size=8) for n, s in ((0, 224), (1, 64))
+        )
+        if size == 64:
+            with pytest.raises(BadRequest, match="give its phases image_size = 224"):
+                try_model(replace(recipe, phases=phases))
+
+    def test_a_check_leaves_the_model_as_it_is(self) -> None:
+        model, _ = build_model(Recipe(model="resnet10t"), 3)
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        check_image_sizes(model, Recipe(model="resnet10t"), 3)
+        assert model.training
+        assert same(before, model.state_dict())
+        with pytest.raises(BadRequest, match="no classifier"):
+            check_image_sizes(model, Recipe(model="resnet10t"), 4)
 
     def test_a_name_like_no_other_is_refused_all_the_same(self) -> None:
         with pytest.raises(BadRequest, match="no model called 'xyzzy'"):

@@ -1,0 +1,39 @@
+"""Training without output, and how long it says nothing."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from integration.processes import start
+from measured import held, measured
+from stoker.run.directory import Run
+
+FLAGS = "--model resnet9_w4 --image-size 16 --batch-size 50 --epochs 1"
+LONGEST_SILENCE_S = 2.0
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full"])
+def test_a_run_does_not_need_its_output(packed: Path, tmp_path: Path, streams: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m stoker train {packed} --run run {FLAGS} {streams}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert Run(tmp_path / "run").finished
+    assert len(Run(tmp_path / "run").steps()) == 8
+
+
+@pytest.mark.alone
+@measured()
+def test_a_run_soon_says_what_it_does(packed: Path, tmp_path: Path) -> None:
+    process = start(["train", str(packed), "--run", "run", *FLAGS.split()], tmp_path)
+    assert process.stdout is not None
+    times = {line.split()[0]: time.perf_counter() for line in process.stdout}
+    assert process.wait() == 0
+    silent_s = times["global"] - times["run"]
+    held(silent_s < LONGEST_SILENCE_S, silent_s)

@@ -1,0 +1,68 @@
+"""Which run a command means: the new names, and those of earlier versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stoker.recipe.resolve import Resolved, resolutions, resolve
+from stoker.run.directory import Run
+from stoker.train.attempt.launch import default_run, find_run
+
+DATA, PRINT = Path("photos-packed"), "fingerprint"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def begin(path: Path, resolved: Resolved) -> None:
+    Run(path).create({"values": resolved.recipe.values(), "changes": []}, "")
+
+
+def test_the_name_of_a_run_has_its_model() -> None:
+    named = {
+        recipe: default_run(DATA, PRINT, resolve(recipe)).name.rpartition("-")[0]
+        for recipe in ("first-look", "cifar10-quick", "imagenet-resnet50")
+    }
+    assert named == {
+        "first-look": "photos-first-look-resnet9_w16",
+        "cifar10-quick": "photos-cifar10-quick-resnet9_w16",
+        "imagenet-resnet50": "photos-imagenet-resnet50",
+    }
+
+
+@pytest.mark.parametrize("flags", [{}, {"model": "resnet18"}, {"epochs": 3}])
+def test_a_run_with_a_name_of_an_earlier_version_goes_on(flags: dict[str, object]) -> None:
+    candidates = resolutions(None, flags)
+    # Earlier versions took the defaults, not the first look, for a command with --model.
+    old = resolve(None if "model" in flags else "first-look", flags)
+    path = default_run(DATA, PRINT, old, model=False)
+    begin(path, old)
+    found, resolved = find_run(None, DATA, PRINT, candidates)
+    assert (found, resolved.recipe) == (path, old.recipe)
+    found, resolved = find_run(str(path), DATA, PRINT, candidates)
+    assert (found, resolved.recipe) == (path, old.recipe)
+
+
+def test_a_run_that_kept_its_phases_keeps_them() -> None:
+    old = resolve("imagenet-resnet50", {"epochs": 50}, scale=False)
+    begin(Path("run"), old)
+    candidates = resolutions("imagenet-resnet50", {"epochs": 50})
+    assert find_run("run", DATA, PRINT, candidates)[1].recipe == old.recipe
+    # More epochs for it change nothing else either.
+    longer = find_run("run", DATA, PRINT, resolutions("imagenet-resnet50", {"epochs": 55}))[1]
+    assert longer.recipe.phases == old.recipe.phases
+
+
+def test_a_new_run_has_the_new_rules() -> None:
+    candidates = resolutions(None, {"model": "resnet18"})
+    path, resolved = find_run(None, DATA, PRINT, candidates)
+    assert path.name.startswith("photos-first-look-resnet18-")
+    assert resolved is candidates[0]
+    assert resolved.recipe.epochs == 30
+    begin(path, resolved)
+    assert find_run(None, DATA, PRINT, candidates) == (path, resolved)
+    assert find_run("elsewhere", DATA, PRINT, candidates) == (Path("elsewhere"), resolved)

@@ -1,0 +1,93 @@
+"""Pre-trained weights: from the cache without a connection, else an answer within seconds."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from measured import held, measured
+from stoker.errors import BadRequest
+from stoker.recipe.recipe import Recipe
+from stoker.train.model.build import build_model
+from stoker.train.model.weights import LIMIT_S, no_answer
+
+constants = pytest.importorskip("huggingface_hub.constants")
+RECIPE = Recipe(model="resnet10t", pretrained=True)
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a hub at a port where nobody listens. Returns the cache."""
+    pytest.importorskip("timm")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def silent_host() -> Iterator[str]:
+    """The address of a host that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_weights_that_are_out_of_reach_are_a_mistake(nowhere: Path) -> None:
+    with pytest.raises(BadRequest, match=r"resnet10t .*127.0.0.1 cannot be reached .*refused"):
+        build_model(RECIPE, 3)
+    assert list(nowhere.iterdir()) == []
+
+
+def test_a_user_who_wants_no_connection_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(BadRequest, match="HF_HUB_OFFLINE is set"):
+        build_model(RECIPE, 3)
+
+
+def test_a_proxy_that_is_gone_is_named(silent_host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", constants.ENDPOINT)
+    monkeypatch.setenv("no_proxy", "")
+    assert "refused" in no_answer(silent_host)
+
+
+@measured(3)
+def test_a_host_that_never_answers_is_given_up_in_time(silent_host: str) -> None:
+    began = time.perf_counter()
+    assert no_answer(silent_host) != ""
+    taken = time.perf_counter() - began
+    held(taken < LIMIT_S + 1, taken)
+
+
+def test_weights_in_the_cache_need_no_connection(nowhere: Path) -> None:
+    import timm
+
+    drawn = timm.create_model("resnet10t").state_dict()
+    name = timm.get_pretrained_cfg("resnet10t").hf_hub_id
+    repository = nowhere / f"models--{name.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("1" * 40)
+    (repository / "snapshots" / ("1" * 40)).mkdir(parents=True)
+    save_file(drawn, repository / "snapshots" / ("1" * 40) / "model.safetensors")
+    weights = build_model(RECIPE, 3)[0].state_dict()
+    kernels = [name for name in weights if not name.startswith("fc.")]
+    assert all(torch.equal(weights[name], drawn[name]) for name in kernels)
+    # The new last layer is drawn from the seed, as it is without pre-trained weights.
+    plain = build_model(replace(RECIPE, pretrained=False), 3)[0].state_dict()
+    assert torch.equal(weights["fc.weight"], plain["fc.weight"])
+
+
+def test_a_model_without_weights_is_named() -> None:
+    with pytest.raises(BadRequest, match="has no pre-trained weights: drop --pretrained"):
+        build_model(replace(RECIPE, model="resnet9"), 3)
+    with pytest.raises(BadRequest, match="has no pre-trained weights: drop --pretrained"):
+        build_model(replace(RECIPE, model="efficientnet_l2"), 3)
