@@ -98,7 +98,6 @@ FILES: list[Hostile] = [
         KEPT,
         {
             "icc.jpg": jp.icc,
-            "huge-app-segments.jpg": jp.huge_segments,
             "thumbnail.jpg": jp.nested,
             "exif-empty.jpg": later(jp.with_exif, b""),
             "exif-noise.jpg": later(jp.with_exif, bytes(range(255, 0, -1))),
@@ -116,6 +115,7 @@ FILES: list[Hostile] = [
             "progressive.jpg": later(jp.jpeg, progressive=True),
             "cmyk.jpg": lambda: saved(photo().convert("CMYK"), "JPEG"),
             "ycck.jpg": jp.ycck,
+            "huge-app-segments.jpg": jp.huge_segments,
             "zeros-before-end.jpg": lambda: jp.jpeg()[:-2] + bytes(300) + jp.EOI,
         },
     ),

@@ -18,12 +18,13 @@ DOCS = [
 TEXTS = [*SOURCES, *sorted((ROOT / "src" / "stoker").rglob("*.toml")), *DOCS]
 
 LINKS = re.compile(
-    r"network (interface|card|port|namespace|disk)s?|own network|/tests?_doctor_network|"
-    r"test_doctor_network"
+    r"network (interface|card|port|namespace|disk)s?|own network|machine's network|"
+    r"or its network|/tests?_doctor_network|test_doctor_network"
 )
 """Phrases in which the word means a link between machines."""
 LINK_PLACES = {
     "src/stoker/host/counters.py": r"network",
+    "src/stoker/data/sources/addresses.py": r"ip_network|in network for network in",
     "src/stoker/host/interfaces.py": r"network",
     "src/stoker/doctor/visit.py": r'figures\["network"\]',
     "src/stoker/doctor/ranks.py": r'"network\.json"',

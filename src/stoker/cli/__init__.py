@@ -8,7 +8,6 @@ import threading
 import traceback
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from types import TracebackType
 from typing import Any

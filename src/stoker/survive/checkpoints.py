@@ -67,7 +67,7 @@ class Checkpoints:
     misfit: Callable[[Snapshot], str] = lambda snapshot: ""
     """Returns why a checkpoint cannot be one of this run; empty where it can."""
     check_place: Callable[[], None] = lambda: None
-    """Called before each save. Raises StokerError where the run directory is no longer there."""
+    """Called before and after each save. Raises StokerError where the run directory is gone."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why each of the checkpoints that `newest` passed over does not count."""
     _own: set[str] = field(default_factory=set)
@@ -172,12 +172,23 @@ class Checkpoints:
             failure.__cause__ = error
             self.failures.append(failure)
 
+    def _check_place_after(self, name: str) -> None:
+        """As `check_place`, after a checkpoint was written: another directory does not keep it."""
+        try:
+            self.check_place()
+        except StokerError:
+            with suppress(OSError):
+                remove(self.folder / name)
+                self.folder.rmdir()  # where the other directory had none
+            raise
+
     def _write(self, snapshot: Snapshot) -> SaveResult:
         self.check_place()
         began, busy = time.perf_counter(), time.thread_time()
         step, position = snapshot.facts["step"], snapshot.facts["position"]
         name = self._name_for(step)
         size = write_checkpoint(self.folder / name, snapshot)
+        self._check_place_after(name)
         self._own.add(name)
         self._point("last", name)
         if snapshot.facts["is_best"]:

@@ -18,12 +18,23 @@ from typing import Any
 from stoker.commit import write_json
 from stoker.errors import StokerError
 from stoker.recipe.recipe import Recipe
-from stoker.survive.trouble import EXPLODING, MEMORY, Trouble
+
+NOT_FINITE, EXPLODING, MEMORY = "not finite", "exploding", "out of memory"
 
 FILE = "remedies.json"
 CUT = 0.5
 """The factor by which a cut lowers the learning rate."""
 SMALLEST_MICRO_BATCH = 2
+
+
+class Trouble(Exception):
+    """All ranks agree that training cannot continue from this step."""
+
+    def __init__(self, kind: str, step: int, detail: str, since: int | None = None) -> None:
+        super().__init__(f"{kind} at step {step}: {detail}")
+        self.kind, self.step = kind, step
+        self.since = step if since is None else since
+        """The first bad step: a checkpoint saved after it is bad, too."""
 
 
 @dataclass(frozen=True)

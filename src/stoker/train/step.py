@@ -29,8 +29,7 @@ from stoker.measure.spans import Spans
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch, Timeline, cuts, learning_rate, micro_cuts
 from stoker.survive.divergence import PendingStep, Sentinel
-from stoker.survive.remedies import Remedies
-from stoker.survive.trouble import MEMORY, NOT_FINITE, Trouble
+from stoker.survive.remedies import MEMORY, NOT_FINITE, Remedies, Trouble
 from stoker.train.device import seed_device
 from stoker.train.evaluate import hits
 from stoker.train.mixing import apply_mix, draw_mix, partners

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from stoker.survive.storage import require_storage
 from stoker.train.attempt import loop
 from stoker.train.attempt.session import train
 from unit.survive.test_manifest import change as rewrite
+from waiting import until
 
 FLAGS = {
     "model": "resnet9_w2",
@@ -79,7 +81,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished_run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "run"
-    assert main(words(data, path)) == FINISHED
+    assert train(data, resolve(flags=FLAGS), path) == "finished"
     return path
 
 
@@ -259,6 +261,7 @@ class TestMoved:
 
         def listener(event: Event) -> None:
             if event["kind"] == "checkpoint" and not after:
+                until(lambda: "stoker-save" not in {t.name for t in threading.enumerate()})
                 act(run)
                 after.append(sorted(run.rglob("*")))
 
@@ -281,7 +284,7 @@ class TestMoved:
     ) -> None:
         (tmp_path / "disk").mkdir()
         (tmp_path / "run").symlink_to(tmp_path / "disk")
-        assert main(words(data, tmp_path / "run")) == FINISHED
+        assert train(data, resolve(flags=FLAGS), tmp_path / "run") == "finished"
         assert same(weights(tmp_path / "disk"), weights(finished_run))
 
 

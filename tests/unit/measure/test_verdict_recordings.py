@@ -161,6 +161,7 @@ EVENTS: list[tuple[int, Event]] = [
             "kind": "attempt",
             "time": 1.5,
             "step": 0,
+            "position": 0,
             "world": 2,
             "local_world": 1,
             "environment": {"host": host, "cores": 2, "command": ["/x/y"], "platform": "Linux"},
@@ -174,8 +175,9 @@ EVENTS: list[tuple[int, Event]] = [
             "kind": "step",
             "time": 1.5,
             "step": step,
+            "position": 8 * step,
             "batch": 8,
-            "sums": [1.0],
+            "sums": [1.0, 1.0, 1.0],
             "parts": {"forward": 0.12345678, "exchange": 1e-7 / 3},
         },
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.survive.divergence import PATIENCE_STEPS, LossWatch, Sentinel
-from stoker.survive.trouble import EXPLODING, NOT_FINITE, Trouble
+from stoker.survive.remedies import EXPLODING, NOT_FINITE, Trouble
 
 NAN, INF = float("nan"), float("inf")
 CHANCE = math.log(10)

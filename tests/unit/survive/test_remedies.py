@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from stoker.errors import StokerError
 from stoker.recipe.recipe import Recipe
-from stoker.survive.remedies import CUT, Remedies, Remedy, keep_evidence
-from stoker.survive.trouble import EXPLODING, MEMORY, NOT_FINITE, Trouble
+from stoker.survive.remedies import (
+    CUT,
+    EXPLODING,
+    MEMORY,
+    NOT_FINITE,
+    Remedies,
+    Remedy,
+    Trouble,
+    keep_evidence,
+)
 
 RECIPE = Recipe()
 

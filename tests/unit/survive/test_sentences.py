@@ -16,11 +16,10 @@ from stoker.survive import storage
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.manifest import MARKER
-from stoker.survive.remedies import Remedies
+from stoker.survive.remedies import EXPLODING, MEMORY, NOT_FINITE, Remedies, Trouble
 from stoker.survive.save_interval import derive
 from stoker.survive.spot import Notice, NoticeWatch, Service
 from stoker.survive.stopping import UNCHANGED, StopRequest, stops_at_once
-from stoker.survive.trouble import EXPLODING, MEMORY, NOT_FINITE, Trouble
 from stoker.survive.watchdog import Standing, describe_stall
 
 

@@ -26,6 +26,7 @@ from stoker.fleet.launcher import launch as start_ranks
 from stoker.recipe.changes import changes
 from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
+from stoker.run.storage import refused
 from stoker.survive.manifest import manifest_of, newest_intact, pointer
 from stoker.survive.stopping import StopRequest
 from stoker.text import say, shown
@@ -67,11 +68,10 @@ def find_run(
 def check_run_place(path: Path, data: str) -> None:
     """Raise BadRequest where a new run cannot be written. Nothing is left behind. What can go wrong
     with a run that exists is found when it resumes."""
-    from stoker.data.dataset import (
-        Dataset,
-    )  # here, so that wrong flags are answered without pyarrow
+    from stoker.data.dataset import Dataset  # here: wrong flags are answered without pyarrow
 
     name, places = shown(str(path)), (path, *path.absolute().parents)
+    place = next(place for place in places if os.path.lexists(place))
     try:
         if path.is_dir() and path.resolve() == Path(data).resolve():
             raise BadRequest(f"--run {name} is the folder of the images: name a folder of its own")
@@ -79,14 +79,11 @@ def check_run_place(path: Path, data: str) -> None:
             raise BadRequest(f"--run {name}: {shown(str(packed))} is a packed set; name another")
         if Run(path).exists:
             return
-        place = next(place for place in places if os.path.lexists(place))
         if not place.is_dir():
             raise BadRequest(f"--run {name}: {shown(str(place))} is not a folder; name another")
         tempfile.TemporaryDirectory(dir=place, prefix=".stoker-").cleanup()
     except OSError as error:
-        raise BadRequest(
-            f"--run {name} cannot be written ({error.strerror}): name a folder on a writable disk"
-        ) from error
+        raise refused(place, error) from error
 
 
 def has_result(run: Run) -> bool:

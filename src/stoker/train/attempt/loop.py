@@ -22,8 +22,8 @@ from stoker.recipe.schedule import Batch
 from stoker.run.directory import Run
 from stoker.run.events import Events
 from stoker.survive.divergence import LossWatch
+from stoker.survive.remedies import EXPLODING, MEMORY, Trouble
 from stoker.survive.stopping import StopNow, StopRequest
-from stoker.survive.trouble import EXPLODING, MEMORY, Trouble
 from stoker.survive.watchdog import Watchdog
 from stoker.train.compile import Compilation
 from stoker.train.loaders import Loaders

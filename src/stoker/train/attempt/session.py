@@ -25,10 +25,9 @@ from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.reader import Reader
-from stoker.survive.remedies import Remedies, keep_evidence
+from stoker.survive.remedies import EXPLODING, Remedies, Trouble, keep_evidence
 from stoker.survive.spot import watching
 from stoker.survive.stopping import StopRequest
-from stoker.survive.trouble import EXPLODING, Trouble
 from stoker.train.attempt.announce import record_of
 from stoker.train.attempt.assembly import assemble
 from stoker.train.attempt.end import FAILED, FINISHED, INTERRUPTED, REFUSED, ROLLED_BACK, write_end

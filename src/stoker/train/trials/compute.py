@@ -29,8 +29,7 @@ from stoker.measure.spans import Lap, Spans, shares_of
 from stoker.measure.trials.forecast import Cost, fixed_s, for_batch, spread
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch, Timeline
-from stoker.survive.remedies import Remedies
-from stoker.survive.trouble import Trouble
+from stoker.survive.remedies import Remedies, Trouble
 from stoker.train.device import build_on_device, input_maker, set_arithmetic
 from stoker.train.loaders import build_loaders, prepare
 from stoker.train.model.build import Normalise, check_image_sizes

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from run_records import record
 from stoker.recipe.resolve import Resolved, resolutions, resolve
 from stoker.run.directory import Run
 from stoker.train.attempt.launch import default_run, find_run
@@ -19,7 +20,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin(path: Path, resolved: Resolved) -> None:
-    Run(path).create({"values": resolved.recipe.values(), "changes": []}, "")
+    Run(path).create(record(values=resolved.recipe.values()), "")
 
 
 def test_the_name_of_a_run_has_its_model() -> None:
