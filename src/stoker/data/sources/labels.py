@@ -77,9 +77,9 @@ def several_labels(names: list[str], separator: str) -> str | None:
     several = [name for name in names if len(parts_of[name]) > 1]
     recurrences = Counter(part for name in names for part in parts_of[name])
     if separator == " ":
-        alone = {next(iter(found)) for found in parts_of.values() if len(found) == 1}
+        alone = {next(iter(words)) for words in parts_of.values() if len(words) == 1}
         suspects = [name for name in several if parts_of[name] <= alone]
-        lengths = {len(found) for found in parts_of.values()}
+        lengths = {len(words) for words in parts_of.values()}
         if len(lengths) > 2 and 2 * len(recurrences) < len(names):
             suspects = several
     else:
