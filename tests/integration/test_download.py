@@ -405,7 +405,7 @@ SPELLINGS = ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "017700000001", "
 
 @pytest.mark.exact
 class TestPrivate:
-    """Without consent no address inside this machine's network is connected to."""
+    """Without consent no private or local address is connected to."""
 
     @pytest.mark.parametrize("host", [*SPELLINGS, "localhost", "0.0.0.0"])
     def test_a_listed_address_is_refused_before_it_is_connected_to(

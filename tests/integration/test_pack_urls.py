@@ -212,7 +212,7 @@ class TestWhatComes:
     ) -> None:
         urls = [server.url(f"status/404/{n}") for n in range(4)]
         with pytest.raises(BadRequest, match="404 Not Found"):
-            pack(url_list(tmp_path / "l.csv", urls), tmp_path / "out", workers=1)
+            pack(url_list(tmp_path / "l.csv", urls, ["a", "b"] * 2), tmp_path / "out", workers=1)
 
 
 @pytest.mark.exact

@@ -33,6 +33,7 @@ LINK_PLACES = {
     "docs/verdict.md": r"`network`|: network$",
     "docs/results/verdict.md": r"\| network \|",
     "docs/decisions/013-folders-show-the-architecture.md": r'"network"',
+    "src/stoker/data/sources/addresses.py": r"ip_network",
 }
 """Files in which it names the traffic of a machine, a limit or a figure, and how."""
 

@@ -39,7 +39,7 @@ class PackOptions:
         False, "pack a list of URLs without the images that could not be downloaded this time"
     )
     allow_private_addresses: bool = key(
-        False, "download a list of URLs from addresses inside this machine's network too"
+        False, "download a list of URLs from private and local addresses too"
     )
     shard_images: int = key(1000, "images in a shard", at_least=1)
     workers: int = key(0, "processes; 0 starts one for each core", at_least=0)

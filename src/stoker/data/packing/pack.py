@@ -259,8 +259,8 @@ def refuse_private(rows: pa.Table) -> None:
     """Raise BadRequest where every download was refused for its address."""
     if rows.num_rows and set(rows.column("reason").to_pylist()) <= set(PRIVATE_REASONS):
         raise BadRequest(
-            f"every URL, for example {rows.column('path')[0]}, leads to an address inside this "
-            "machine's network: if that is meant, add --allow-private-addresses to stoker pack"
+            f"every URL, for example {rows.column('path')[0]}, leads to a private or local "
+            "address: if that is meant, add --allow-private-addresses to stoker pack"
         )
 
 

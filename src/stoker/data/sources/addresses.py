@@ -63,7 +63,7 @@ def is_public(host: str) -> bool:
     if address is None:
         name = host.rstrip(".").lower()
         return "." in name and not f".{name}".endswith(tuple(f".{end}" for end in LOCAL_SUFFIXES))
-    if address in METADATA or any(address in network for network in RESERVED):
+    if address in METADATA or any(address in block for block in RESERVED):
         return False
     unicast = address.version == 4 or address in GLOBAL_UNICAST
     return unicast and address.is_global and not address.is_multicast

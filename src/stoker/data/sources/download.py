@@ -55,7 +55,7 @@ class DownloadLimits:
     ahead_bytes: int = 256 << 20
     """While so many bytes are held, only the body that the consumer waits for is started."""
     allow_private: bool = False
-    """Addresses inside this machine's network may be connected to."""
+    """Private and local addresses may be connected to."""
 
 
 @dataclass(frozen=True)

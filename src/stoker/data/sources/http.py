@@ -88,7 +88,7 @@ class Transfer:
     from_outside: bool = False
     """An earlier request of the same download left this machine."""
     allow_private: bool = False
-    """Addresses inside this machine's network may be connected to."""
+    """Private and local addresses may be connected to."""
     internal: bool = False
     """This request stays on this machine."""
     received: int = 0
