@@ -76,8 +76,15 @@ class Round:
     pulses: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The highest pulse of each node, and how many polls in a row have read no higher one."""
 
+    writing: threading.Lock = field(default_factory=threading.Lock)
+    written: list[int] = field(default_factory=lambda: [0])
+    """The highest pulse that this node has written."""
+
     def set_pulse(self, pulse: int) -> None:
-        self.messages.put(f"pulse{self.node}", str(pulse))
+        """Write this node's pulse, never a lower one: a late poll must not undo LEFT."""
+        with self.writing:
+            self.written[0] = max(self.written[0], pulse)
+            self.messages.put(f"pulse{self.node}", str(self.written[0]))
 
     def read_pulses(self) -> list[int]:
         """The pulses of all nodes; 0 for a node that has not written one."""
@@ -86,7 +93,7 @@ class Round:
 
     def count_lost_nodes(self) -> int:
         """Poll the pulses once; returns how many nodes are lost."""
-        self.set_pulse(self.pulses.get(self.node, (0, 0))[0] + 1)
+        self.set_pulse(self.written[0] + 1)
         for node, pulse in enumerate(self.read_pulses()):
             before, unchanged = self.pulses.get(node, (-1, 0))
             # A lower pulse is an old message that was written again: it proves nothing.

@@ -194,6 +194,15 @@ def test_a_node_without_a_pulse_is_lost_and_one_that_left_in_order_is_not() -> N
     assert ours.count_lost_nodes() == 0
 
 
+def test_a_late_poll_does_not_bring_a_node_back_that_left() -> None:
+    ours, left = rounds_of(HashStore(), 2)
+    left.set_pulse(LEFT)
+    left.set_pulse(1)
+    assert ours.read_pulses()[1] >= LEFT
+    left.count_lost_nodes()
+    assert ours.read_pulses()[1] >= LEFT
+
+
 def test_an_old_pulse_written_again_does_not_keep_a_lost_node() -> None:
     store = HashStore()
     ours, other = rounds_of(store, 2)
