@@ -166,13 +166,15 @@ def train_here(
     # Before the imports: its own take as long, and a core may be free.
     new = resolved.recipe.rehearse and speaks() and not Run(path).exists
     reader = Reader() if new else None
+    if speaks():
+        say(f"run {path}")
+        if resolved.note:
+            say(f"note: {resolved.note}")
     from stoker.show.console import console_for
     from stoker.train.attempt.session import train
 
     if speaks():
-        if resolved.note:
-            say(f"note: {resolved.note}")
-        say(f"run {path}")
+        say(f"PyTorch is loaded: building {resolved.recipe.model}")
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if world > 1 and not is_rank():
             say(f"waiting for {world} ranks, as WORLD_SIZE says; unset it to train alone")
