@@ -24,7 +24,6 @@ LINKS = re.compile(
 """Phrases in which the word means a link between machines."""
 LINK_PLACES = {
     "src/stoker/host/counters.py": r"network",
-    "src/stoker/data/sources/addresses.py": r"ip_network|in network for network in",
     "src/stoker/host/interfaces.py": r"network",
     "src/stoker/doctor/visit.py": r'figures\["network"\]',
     "src/stoker/doctor/ranks.py": r'"network\.json"',
