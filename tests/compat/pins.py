@@ -58,6 +58,8 @@ def train(trainers: Trainers, recipe: str, codec: str, ranks: int, place: Path) 
     """One of the pinned runs, finished."""
     run, log = Run(place / "run"), place / "log"
     argv = command(FORMAT_1 / f"packed-{codec}", run.path, recipe, EPOCHS)
+    if recipe == "adamw":
+        argv += ["--label-smoothing", "0"]  # as when a command with --model took the defaults
     codes = trainers.train(argv, log, ranks=ranks)
     assert codes == [0] * ranks, log.read_text()[-3000:]
     return run

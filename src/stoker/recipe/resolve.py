@@ -226,8 +226,8 @@ def resolve(
         for name, (value, origin) in parse_toml(text, source).items():
             values[name], origins[name] = value, origin
     note = ""
-    if flags and scale and "epochs" in flags:
-        before, epochs = values.get("epochs", SPECS["epochs"].default), flags["epochs"]
+    if flags and scale and "epochs" in flags and "epochs" in values:
+        before, epochs = values["epochs"], flags["epochs"]
         changes = {
             name: value
             for name, value in scaled(values, before, epochs).items()

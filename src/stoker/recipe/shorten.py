@@ -1,8 +1,8 @@
 """A recipe for another number of epochs: what is counted in epochs changes in proportion.
 
-Invariants: only `--epochs` does this, and only to a recipe with phases, or with a warm-up that
-would not fit. Each phase lasts at least one epoch; where there are fewer epochs than phases, the
-last phases are kept, because the size of the last one is the size that is evaluated.
+Invariants: only `--epochs` does this, and only to a recipe that sets its own epochs and has phases,
+or a warm-up that would not fit. Each phase lasts at least one epoch. Where there are fewer epochs
+than phases, the last phases are kept: the size of the last one is the size that is evaluated.
 """
 
 from __future__ import annotations

@@ -72,6 +72,15 @@ def test_a_recipe_without_phases_changes_only_where_its_warm_up_does_not_fit() -
         resolve("cifar10-quick", {"epochs": 4, "warmup_epochs": 4.0})
 
 
+def test_phases_of_a_recipe_without_epochs_stay(tmp_path: Path) -> None:
+    """They are counted in epochs, whatever their number is."""
+    file = tmp_path / "mine.toml"
+    phase = "[[phases]]\nfrom_epoch = {}\nimage_size = 8\nbatch_size = 8\n"
+    file.write_text(phase.format(0) + phase.format(4))
+    recipe = resolve(str(file), {"epochs": 7}).recipe
+    assert [phase.from_epoch for phase in recipe.phases] == [0, 4]
+
+
 def test_what_is_shown_is_a_recipe_of_the_same_digest(tmp_path: Path) -> None:
     resolved = resolve("imagenet-resnet50", {"epochs": 7})
     file = tmp_path / "mine.toml"
