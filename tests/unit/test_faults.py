@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,8 +45,11 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arm]:
 
 def children() -> set[str]:
     """The process ids of our children."""
-    tasks = Path("/proc/self/task").iterdir()
-    return {pid for task in tasks for pid in (task / "children").read_text().split()}
+    pids: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread that has ended
+            pids |= set((task / "children").read_text().split())
+    return pids
 
 
 def happens(place: str = "here") -> bool:
