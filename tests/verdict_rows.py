@@ -48,6 +48,7 @@ class Row:
     rate: str = ""
     quota: float = 0.0
     larger: int = 0
+    within: float = WITHIN
     says: list[str] = field(default_factory=list)
 
 
@@ -65,6 +66,7 @@ class Outcome:
 
     verdict: Verdict
     truth_s: float
+    within: float = WITHIN
 
     @property
     def error(self) -> float | None:
@@ -74,7 +76,7 @@ class Outcome:
 
     @property
     def is_close(self) -> bool:
-        return self.error is None or abs(self.error) <= WITHIN
+        return self.error is None or abs(self.error) <= self.within
 
     def names(self, row: Row) -> bool:
         """Whether the verdict names the row's limit, with the words that prove it."""
@@ -92,7 +94,7 @@ def outcome_of(row: Row, facts_of: Callable[[Choice], Facts | None]) -> Outcome 
     after = facts_of(partial(without_fault, row))
     if verdict is None or after is None:
         return None
-    return Outcome(verdict, after.step_s / (row.larger or 1))
+    return Outcome(verdict, after.step_s / (row.larger or 1), row.within)
 
 
 def with_fault(row: Row, step: int) -> bool:

@@ -29,7 +29,7 @@ QUOTA = 0.05
 """A CPU quota that stops a run for less than this share of the time is no cause."""
 LATE = 0.5
 """Another thread holds the interpreter lock if the lock is late more often than this."""
-AFTER_WAIT = 0.035
+AFTER_LOCK, AFTER_CORE = 0.035, 0.02
 """CPU time that a wait for the lock or for a core costs afterwards, as a share of the wait: the
 caches are cold. Measured (docs/results/verdict.md)."""
 FULL = 0.6
@@ -154,20 +154,21 @@ def interpreter_lock(facts: Facts) -> Claim | None:
     details: dict[str, float | str] = {"late_share": facts.late_share}
     if facts.hog:
         details |= {"thread": facts.hog, "thread_cores": facts.hog_cores}
-    return Claim("host.lock", lost_s, max(rest_s - AFTER_WAIT * lost_s, rest_s / 2), details)
+    return Claim("host.lock", lost_s, max(rest_s - AFTER_LOCK * lost_s, rest_s / 2), details)
 
 
-def core_waits(facts: Facts) -> dict[str, float]:
-    """Who has the core while the training thread waits for one: shares of that wait, by cause.
-    Empty where it was not measured, or where only threads of the run wait for each other."""
+def has_cores(facts: Facts) -> str:
+    """Which cause has the cores while the training thread waits for one: that with most of the
+    wait. Empty where it was not measured, or where only threads of the run wait for each other."""
     if not facts.cores or facts.own_cores is None or facts.delay_s is None:
-        return {}
-    throttled, wait_share = facts.throttled_share, facts.delay_s / facts.step_s
-    quota = throttled / max(throttled, wait_share) if throttled > QUOTA else 0.0
+        return ""
+    wait_share = facts.delay_s / facts.step_s
+    if facts.throttled_share > max(QUOTA, wait_share / 2):
+        return "cores.quota"
     # On cores that are never idle, what this run does not use is used by others.
-    others = max(facts.cores - facts.own_cores, 0.0)
+    others = facts.cores - facts.own_cores
     own_rest = facts.own_cores - facts.on_cpu_s * facts.local_world / facts.step_s
-    return {"cores.quota": quota, "cores.others": 1 - quota if others > own_rest else 0.0}
+    return "cores.others" if others > max(own_rest, 0.0) else ""
 
 
 def step_with_cores(facts: Facts, saved_s: float, loading_saved_s: float, floor_s: float) -> float:
@@ -185,35 +186,32 @@ def loading_off_cpu_s(facts: Facts) -> tuple[float, float]:
     return cpu_s, max(facts.work("decode") - cpu_s, 0.0)
 
 
-def taken_cores(cause: str) -> Rule:
-    """A rule: threads of this run are ready to work, and something else has their cores."""
-
-    def claim(facts: Facts) -> Claim | None:
-        share = core_waits(facts).get(cause, 0.0)
-        if not share:
-            return None
-        wait_s, own_cores = facts.delay_s or 0.0, facts.own_cores or 0.0
-        # Threads that compute together wait for those of them that have no core.
-        together_s = off_cpu_s(facts, COMPUTE) - wait_s if facts.computing > 1 else 0.0
-        # A loading thread waits for a core as often as the training thread does.
-        cpu_s, off_s = loading_off_cpu_s(facts)
-        loading_wait_s = min(off_s, cpu_s * wait_s / facts.on_cpu_s if facts.on_cpu_s else 0.0)
-        saved_s, floor_s = share * (wait_s + max(together_s, 0.0)), 0.0
-        if cause == "cores.others":
-            # Others leave cold caches. With the cores to itself, the run still shares them.
-            after_s = AFTER_WAIT * share * wait_s
-            saved_s += after_s
-            floor_s = (own_cores * facts.step_s - facts.computing * after_s) / facts.cores
-        without_s = step_with_cores(facts, saved_s, share * loading_wait_s, floor_s)
-        details = {
-            "core_wait_share": wait_s / facts.step_s,
-            "throttled_share": min(facts.throttled_share, 1.0),
-            "own_cores": own_cores,
-            "cores": facts.cores,
-        }
-        return Claim(cause, facts.step_s - without_s, without_s, details)
-
-    return claim
+def taken_cores(facts: Facts) -> Claim | None:
+    """Threads of this run are ready to work, and something else has their cores."""
+    cause = has_cores(facts)
+    if not cause:
+        return None
+    wait_s, own_cores = facts.delay_s or 0.0, facts.own_cores or 0.0
+    # Threads that compute together wait for those of them that have no core.
+    off_s = off_cpu_s(facts, (*COMPUTE, "other"))
+    together_s = max(off_s - wait_s, 0.0) if facts.computing > 1 else 0.0
+    # A loading thread waits for a core as often as the training thread does.
+    cpu_s, idle_s = loading_off_cpu_s(facts)
+    loading_wait_s = min(idle_s, cpu_s * wait_s / facts.on_cpu_s if facts.on_cpu_s else 0.0)
+    after_s = AFTER_CORE * wait_s * facts.computing
+    # With the cores to itself, a run still shares them among its threads. How many cores there are
+    # without a quota is not known.
+    used_s = own_cores * facts.step_s - after_s
+    floor_s = used_s / facts.cores if cause == "cores.others" else 0.0
+    saved_s = wait_s + together_s + after_s
+    without_s = step_with_cores(facts, saved_s, loading_wait_s, floor_s)
+    details = {
+        "core_wait_share": wait_s / facts.step_s,
+        "throttled_share": min(facts.throttled_share, 1.0),
+        "own_cores": own_cores,
+        "cores": facts.cores,
+    }
+    return Claim(cause, facts.step_s - without_s, without_s, details)
 
 
 def stolen_cores(facts: Facts) -> Claim | None:
@@ -324,8 +322,7 @@ RULES: tuple[tuple[float, Rule], ...] = (
     (0.10, loading("decode", "read")),
     (0.10, loading("data")),
     (0.10, interpreter_lock),
-    (0.10, taken_cores("cores.others")),
-    (0.10, taken_cores("cores.quota")),
+    (0.10, taken_cores),
     (0.10, stolen_cores),
     (0.25, small_batch),
     (0.10, exchange),

@@ -93,7 +93,13 @@ def explain(run: Run) -> list[str]:
 
 
 def damage_lines(run: Run) -> list[str]:
-    return [f"note: {note}" for note in run.damage.notes(run.path)]
+    """Notes about damaged events, and about faults that a test injected."""
+    injected = {event["attempt"] for event in run.events() if event["kind"] == "faults"}
+    notes = run.damage.notes(run.path)
+    if injected:
+        numbers = ", ".join(map(str, sorted(injected)))
+        notes = [*notes, f"faults were injected on purpose in attempt {numbers}"]
+    return [f"note: {note}" for note in notes]
 
 
 def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:

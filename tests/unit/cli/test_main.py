@@ -202,7 +202,7 @@ MISTAKES = [
     ("train empty --run empty", "folder of the images"),
     ("train empty --run sealed", "packed set"),
     ("train empty --run sealed/run", "packed set"),
-    ("train empty --run /proc/run", "--run /proc/run"),
+    ("train empty --run /proc/run", "cannot write in /proc"),
     ("train empty --run " + "x" * 300, "too long"),
     ("train empty --run loop/run", "--run loop/run"),
     ("bench data sealed --json empty", "--json empty"),

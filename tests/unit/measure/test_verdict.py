@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stoker.measure.facts import Facts, RankFacts
 from stoker.measure.spans import PARTS
-from stoker.measure.verdict import AFTER_WAIT, RULES, Verdict, verdict_of
+from stoker.measure.verdict import AFTER_CORE, AFTER_LOCK, RULES, Verdict, verdict_of
 from stoker.measure.verdict_text import ACTIONS, EVIDENCE, NAMES
 
 TRAINING = {"to_device": 0.001, "forward": 0.03, "backward": 0.06, "optimiser": 0.005}
@@ -95,7 +95,7 @@ class TestCores:
         verdict = verdict_on(self.crowded())
         assert verdict.claim.cause == "cores.others"
         assert verdict.without_s == pytest.approx(
-            self.training_s - AFTER_WAIT * 3 * self.training_s, rel=0.05
+            self.training_s - AFTER_CORE * 3 * self.training_s, rel=0.05
         )
         text = verdict.lines()[0]
         assert "other programs" in text and "a core 75% of the time" in text
@@ -195,7 +195,7 @@ class TestHost:
         assert verdict.claim.details["thread"] == "spin"
         assert verdict.claim.details["thread_cores"] == 0.97
         waited = 0.3 - TRAINING["forward"]
-        left = sum(TRAINING.values()) - AFTER_WAIT * waited
+        left = sum(TRAINING.values()) - AFTER_LOCK * waited
         assert verdict.without_s == pytest.approx(left)
 
     def test_a_core_that_was_not_free_is_not_the_lock_s_fault(self) -> None:

@@ -202,6 +202,14 @@ def test_started_but_not_a_step_done(run: Run) -> None:
     assert shares(text) == {"starting up": 100}
 
 
+def test_injected_faults_are_named(run: Run) -> None:
+    attempt = Attempt(run).train(5)
+    assert not any(line.startswith("note") for line in explain(run))
+    attempt.events.write("faults", words="kill at forward")
+    attempt.events.flush()
+    assert explain(run)[-1] == "note: faults were injected on purpose in attempt 1"
+
+
 def test_nothing_trained(run: Run) -> None:
     assert story(run) == f"{run.path}: nothing has been trained yet"
 

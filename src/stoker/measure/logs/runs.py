@@ -8,6 +8,7 @@ keep up but has a queue waits seldom and long, and most lines show none. Memory 
 
 from __future__ import annotations
 
+import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import reduce
@@ -260,6 +261,9 @@ def read(file: BinaryIO) -> Log:
 def read_log(path: Path) -> Log:
     """The runs in a file; BadRequest, with the known formats, where it holds none."""
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise BadRequest(f"{path} is a device, not a training log")
         with path.open("rb") as file:
             log = read(file)
     except OSError as error:

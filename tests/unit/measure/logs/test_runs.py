@@ -350,7 +350,7 @@ class TestRefusal:
         monkeypatch.chdir(tmp_path)
         Path("notes.txt").write_text("neither run nor log\n")
         refusals = []
-        for name in ("notes.txt", "gone.log"):
+        for name in ("notes.txt", "gone.log", "/dev/zero"):
             with pytest.raises(BadRequest) as caught:
                 read_log(Path(name))
             refusals.append(str(caught.value))
