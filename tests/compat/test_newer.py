@@ -17,7 +17,7 @@ from stoker.commit import json_bytes, sha256_file
 from stoker.data.dataset import Dataset
 from stoker.data.packing.pack import pack
 from stoker.data.seal import sealed
-from stoker.errors import BAD_REQUEST, FAILED, NewerFormat, StokerError
+from stoker.errors import BAD_REQUEST, NewerFormat, StokerError
 from stoker.run.directory import Run
 from stoker.survive.checkpoint import read_checkpoint, write_checkpoint
 from stoker.survive.checkpoints import Checkpoints
@@ -77,8 +77,8 @@ def test_a_run_with_no_format_number_is_damaged(
     number: object, verb: str, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change_record(run, number)
-    assert main(verbs(run)[verb]) == FAILED
-    assert "run.json is damaged: its format is" in capsys.readouterr().err
+    assert main(verbs(run)[verb]) == BAD_REQUEST
+    assert "run.json is damaged (its format is" in capsys.readouterr().err
 
 
 def test_a_newer_checkpoint_is_never_set_aside(run: Run) -> None:

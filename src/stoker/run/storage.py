@@ -49,8 +49,8 @@ def why(folder: Path, error: OSError) -> str:
 
 
 def require_writable(folder: Path) -> None:
-    """Make a folder if it is missing, and write a file there. Raises BadRequest where that fails;
-    folders that were made for it are removed then."""
+    """Write a file in a folder, which is made for that if it is missing, and remove both again.
+    Raises BadRequest where that fails."""
     missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     probe = folder / f".probe.{os.getpid()}"
     try:
@@ -60,11 +60,12 @@ def require_writable(folder: Path) -> None:
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
-        refusal = refused(next((p for p in (folder, *folder.parents) if p.exists()), folder), error)
+        existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+        raise refused(existing, error) from error
+    finally:
         for path in missing:
             with suppress(OSError):
                 path.rmdir()
-        raise refusal from error
 
 
 class Place:
