@@ -120,7 +120,7 @@ def build_loop(recipe: Recipe, steps: int, folder: Path) -> tuple[Loop, Interlea
         step=step,
         compilation=Compilation(step, stop, leave=lambda: None),
         loaders=Loaders(loader, evaluator=None),  # type: ignore[arg-type]
-        guards=Guards(losses, build_watchdog(step, events, run.attempt_path(1)), stop),
+        guards=Guards(losses, build_watchdog(step, events, run.attempt_path(1)), stop, run),
         records=Records(events, log, saves, VerdictWatch(run, 1, events, step)),
     )
     loop.begin()
