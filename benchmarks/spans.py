@@ -44,7 +44,7 @@ class NoLap:
     def parts(self) -> dict[str, float]:
         return {}
 
-    on_cpu = parts
+    times = parts
 
 
 class NoSpans:

@@ -20,8 +20,12 @@ def test_a_pipe_gets_plain_lines(packed: Path, tmp_path: Path) -> None:
     assert code == 0
     assert "\r" not in printed and "\x1b" not in printed
     lines = printed.splitlines()
-    assert lines[:2] == ["run run", "PyTorch is loaded: building resnet9_w4"]
-    assert lines[2].startswith("global batch 50 = 1 rank x 50 images x 1 micro-batch")
+    assert lines[:3] == [
+        "run run",
+        "PyTorch is loaded: building resnet9_w4",
+        "saving a first checkpoint and reading it back",
+    ]
+    assert lines[3].startswith("global batch 50 = 1 rank x 50 images x 1 micro-batch")
     assert sum(line.startswith("evaluated at epoch") for line in lines) == 6
     assert lines[-1].startswith("finished: best top-1")
 

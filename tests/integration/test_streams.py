@@ -16,7 +16,9 @@ from measured import held, measured
 from stoker.run.directory import Run
 
 FLAGS = "--model resnet9_w4 --image-size 16 --batch-size 50 --epochs 1"
-LONGEST_SILENCE_S = 2.0
+LONGEST_SILENCE_S, OF_IMPORT = 2.0, 1.6
+"""The longest silence on the machine of the records; on a slower one, as a multiple of the time that
+importing torch alone takes."""
 
 
 @pytest.mark.exact
@@ -37,6 +39,9 @@ def test_a_run_soon_says_what_it_does(packed: Path, tmp_path: Path) -> None:
     lines = [(line.split()[0], time.perf_counter()) for line in process.stdout]
     assert process.wait() == 0
     words, times = zip(*lines, strict=True)
-    assert words[:3] == ("run", "PyTorch", "global")
-    silences_s = [later - earlier for earlier, later in pairwise(times[:3])]
-    held(max(silences_s) < LONGEST_SILENCE_S, silences_s)
+    assert words[:4] == ("run", "PyTorch", "saving", "global")
+    silences_s = [later - earlier for earlier, later in pairwise(times[:4])]
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    import_s = time.perf_counter() - began
+    held(max(silences_s) < max(LONGEST_SILENCE_S, OF_IMPORT * import_s), silences_s, import_s)

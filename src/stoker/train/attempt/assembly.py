@@ -94,6 +94,7 @@ def rehearse_save(inputs: AttemptInputs, state: TrainState) -> RehearsalResult |
     """Save once and read it back, on rank 0 of a run without checkpoints; None otherwise."""
     checkpoints, rehearsal = inputs.checkpoints, None
     if inputs.reader and not inputs.newest:
+        say("saving a first checkpoint and reading it back")
         facts, copies = usage_facts(inputs.prepared), checkpoints.keep + 1
         rehearsal = rehearse(checkpoints.folder, state.snapshot(facts), inputs.reader, copies)
     inputs.newest = None  # as large as the model, and no longer needed
