@@ -17,8 +17,8 @@ from stoker.run.directory import Run
 
 FLAGS = "--model resnet9_w4 --image-size 16 --batch-size 50 --epochs 1"
 LONGEST_SILENCE_S, OF_IMPORT = 2.0, 1.6
-"""The longest silence on the machine of the records; on a slower one, as a multiple of the time that
-importing torch alone takes."""
+"""The longest silence on quiet, quick cores; elsewhere, as a multiple of the time that importing
+torch alone takes."""
 
 
 @pytest.mark.exact

@@ -341,12 +341,20 @@ def verdict_of(facts: Facts | None) -> Verdict | None:
     rows.sort(key=lambda row: row[1].lost_s, reverse=True)
     claims = [claim for _, claim in rows]
     limit = next((claim for least, claim in rows if claim.lost_s > least * facts.step_s), None)
-    if limit is None:
+    if limit is None or sleeps_more(facts, limit):
         return compute_verdict(facts, claims)
     runner_up = next((claim for claim in claims if claim.limit != limit.limit), None)
     if runner_up is None or runner_up.lost_s <= RUNNER_UP * facts.step_s:
         runner_up = Claim("compute", facts.part(*COMPUTE))
     return Verdict(facts.step_s, limit, runner_up)
+
+
+def sleeps_more(facts: Facts, limit: Claim) -> bool:
+    """Whether the model sleeps for longer than something else has its cores. Stolen time looks like
+    sleep, so it is not counted twice."""
+    stolen_s = limit.lost_s if limit.cause == "cores.stolen" else 0.0
+    sleep_s = asleep_s(facts, MODEL) - stolen_s
+    return limit.limit == "cores" and sleep_s > max(limit.lost_s, ASLEEP * facts.part(*MODEL))
 
 
 def compute_verdict(facts: Facts, claims: list[Claim]) -> Verdict:

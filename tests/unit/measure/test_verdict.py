@@ -123,6 +123,17 @@ class TestCores:
         assert verdict.claim.cause == "cores.stolen"
         assert verdict.without_s == pytest.approx(self.training_s)
 
+    @pytest.mark.parametrize(
+        "taken",
+        [{"stolen_share": 0.28}, {"delay_s": 0.03, "own_cores": 0.5}],
+        ids=["steal", "wait"],
+    )
+    def test_a_model_that_sleeps_for_longer_is_the_limit(self, taken: dict[str, float]) -> None:
+        sleeps = RankFacts(parts={**TRAINING, "forward": 0.13}, on_cpu=TRAINING)
+        known: dict[str, object] = {"cores": 1, "own_cores": 0.9, "delay_s": 0.0, **taken}
+        verdict = verdict_on(facts(sleeps, **known))
+        assert verdict.claim.cause == "compute.sleep"
+
     def test_threads_that_compute_together_wait_for_one_without_a_core(self) -> None:
         slow = {part: 5 * seconds for part, seconds in TRAINING.items()}
         known = {"cores": 2, "own_cores": 0.4, "delay_s": 2 * self.training_s, "computing": 2}
