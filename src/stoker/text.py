@@ -47,6 +47,11 @@ def say(*lines: str, stream: TextIO | None = None, wrap: bool = True) -> None:
             lost_output.append(error)
 
 
+def say_error(lines: Sequence[str]) -> None:
+    """Print the lines of an error message to standard error."""
+    say(f"stoker: {lines[0]}", *lines[1:], stream=sys.stderr)
+
+
 def printable(text: str) -> str:
     """The text in one line, with control characters, bidirectional overrides and lone surrogates as
     escapes such as \\x1b."""

@@ -17,7 +17,7 @@ from stoker import faults
 from stoker.cli.streams import closing_code, open_streams
 from stoker.errors import BAD_REQUEST, FINISHED, BadRequest, StokerError
 from stoker.host.threads import limit_spinning
-from stoker.text import lost_output, one_line, say, shown
+from stoker.text import lost_output, one_line, say, say_error, shown
 
 VERBS = {
     "train": "train or fine-tune a model; resumes a stopped run",
@@ -58,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         code, needs_output = FINISHED, True
     except StokerError as error:
-        first, *more = error.lines
-        say(f"stoker: {first}", *more, stream=sys.stderr)
+        say_error(error.lines)
         code = error.exit_code
     return closing_code(code, needs_output=needs_output)
 

@@ -19,7 +19,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, resolutions
 from stoker.recipe.schedule import check_batch
 from stoker.run.directory import Run
-from stoker.survive.reader import Reader
+from stoker.survive.reader import early_reader
 from stoker.survive.stopping import StopRequest
 from stoker.survive.storage import require_storage
 from stoker.text import say
@@ -164,8 +164,7 @@ def train_here(
 ) -> int:
     """Train in this process; the exit code."""
     # Before the imports: its own take as long, and a core may be free.
-    new = resolved.recipe.rehearse and speaks() and not Run(path).exists
-    reader = Reader() if new else None
+    reader = early_reader(path, resolved.recipe.rehearse)
     if speaks():
         say(f"run {path}")
         if resolved.note:

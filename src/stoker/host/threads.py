@@ -22,7 +22,7 @@ from typing import Any
 from stoker.errors import StokerError
 from stoker.host import proc
 from stoker.host.counters import KernelFile
-from stoker.text import say
+from stoker.text import say_error
 
 LEAST_CORES = 0.01
 MOST_THREADS = 8
@@ -172,8 +172,7 @@ def exit_past_hanging_threads(work: Callable[[], int], prefix: str) -> int:
     except StokerError as error:
         if not threads_hang():
             raise
-        first, *rest = error.lines
-        say(f"stoker: {first}", *rest, stream=sys.stderr)
+        say_error(error.lines)
         code = error.exit_code
     if threads_hang():
         with suppress(OSError):  # a closed terminal or pipe

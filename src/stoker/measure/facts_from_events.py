@@ -129,7 +129,7 @@ class AttemptSums:
             late_share=mean_of(probes, "lock", "late_share"),
             hog=hog,
             hog_cores=hog_cores,
-            **core_facts(list(sums.values()), probes, local_world),
+            **core_facts(list(sums.values()), ranks, probes, local_world),
         )
 
 
@@ -164,11 +164,14 @@ def mean_of(probes: Sequence[Mapping[str, Any]], group: str, name: str) -> float
 
 
 def core_facts(
-    ranks: Sequence[RankSums], probes: Sequence[Mapping[str, Any]], local_world: int
+    sums: Sequence[RankSums],
+    ranks: Sequence[RankFacts],
+    probes: Sequence[Mapping[str, Any]],
+    local_world: int,
 ) -> dict[str, Any]:
     """The facts about cores: from the steps, or from the probes of runs whose steps lack them."""
-    steps = [rank.mean("cores") for rank in ranks]
-    step_s = statistics.fmean(sum(rank.mean("parts").values()) for rank in ranks)
+    steps = [one.mean("cores") for one in sums]
+    step_s = statistics.fmean(rank.step_s for rank in ranks)
     waits = [one["wait"] for one in steps if "wait" in one]
     used = [one["cpu"] for one in steps if "cpu" in one]
     if probes and not waits:

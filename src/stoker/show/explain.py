@@ -73,28 +73,29 @@ def ledger_of(run: Run) -> Ledger:
 def explain(run: Run) -> list[str]:
     record = run.record
     starts = run.starts()
+    incidents = [event for event in run.events() if event["kind"] in ("stall", "faults")]
     if not starts:
         end = run.end()
         outcome = f": {end['outcome']} ({one_line(end['reason'])})" if end else ""
-        return [f"{run.path}: nothing has been trained yet{outcome}", *damage_lines(run)]
+        return [f"{run.path}: nothing has been trained yet{outcome}", *damage_lines(run, incidents)]
     ledger = ledger_of(run)
     head = [
         f"{record['values']['model']} on {Path(record['data']).name} "
         f"({plural(starts[-1]['samples'], 'image')}, {plural(len(record['classes']), 'class')}), "
         f"recipe {record['recipe']}",
-        *history_lines(run, starts, ledger),
+        *history_lines(run, starts, ledger, incidents),
         *result_lines(run, with_top5=len(record["classes"]) > 5),
     ]
     verdicts = (verdict_of(facts_of_run(run, attempt)) for attempt in reversed(run.attempts()))
     # The latest attempt with enough steps for a verdict.
     verdict = next((verdict.lines() for verdict in verdicts if verdict), [])
-    rest = [*verdict, *damage_lines(run)]
+    rest = [*verdict, *damage_lines(run, incidents)]
     return [*head, *time_lines(run, ledger, MOST_LINES - len(head) - len(rest)), *rest]
 
 
-def damage_lines(run: Run) -> list[str]:
+def damage_lines(run: Run, incidents: list[Event]) -> list[str]:
     """Notes about damaged events, and about faults that a test injected."""
-    injected = {event["attempt"] for event in run.events() if event["kind"] == "faults"}
+    injected = {event["attempt"] for event in incidents if event["kind"] == "faults"}
     notes = run.damage.notes(run.path)
     if injected:
         numbers = ", ".join(map(str, sorted(injected)))
@@ -102,7 +103,9 @@ def damage_lines(run: Run) -> list[str]:
     return [f"note: {note}" for note in notes]
 
 
-def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:
+def history_lines(
+    run: Run, starts: list[Event], ledger: Ledger, incidents: list[Event]
+) -> list[str]:
     """Attempts, how the run ended, repeated steps and trouble on the way."""
     steps = run.merged("step")
     done, total = (steps[-1]["step"] + 1 if steps else 0), starts[-1]["steps"]
@@ -124,16 +127,16 @@ def history_lines(run: Run, starts: list[Event], ledger: Ledger) -> list[str]:
             f"{plural(ledger.redone_steps, 'step')} repeated after interruptions "
             f"({clock(ledger.redone_s)})"
         )
-    lines += trouble_lines(run)
+    lines += trouble_lines(run, incidents)
     if starts[-1]["unseen"]:
         lines.append(f"{plural(starts[-1]['unseen'], 'sample')} of the last epoch not used")
     return lines
 
 
-def trouble_lines(run: Run) -> list[str]:
+def trouble_lines(run: Run, incidents: list[Event]) -> list[str]:
     """Roll-backs and stalls: how many, and the latest of each."""
     taken = Remedies(run.path).taken
-    stalls = [event["words"] for event in run.events() if event["kind"] == "stall"]
+    stalls = [event["words"] for event in incidents if event["kind"] == "stall"]
     lines = [f"{plural(len(taken), 'roll-back')}, the latest: {taken[-1].text()}"] if taken else []
     return lines + ([f"{plural(len(stalls), 'stall')}, the latest: {stalls[-1]}"] if stalls else [])
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stoker.errors import StokerError
 from stoker.host.signals import end_with_parent
+from stoker.survive.manifest import names_in
 
 
 class Reader:
@@ -46,3 +47,9 @@ class Reader:
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()
+
+
+def early_reader(run_path: Path, rehearse: bool) -> Reader | None:
+    """The process that reads the first checkpoint of a run back; None if that is not needed."""
+    first = os.environ.get("RANK", "0") == "0"
+    return Reader() if rehearse and first and not names_in(run_path / "checkpoints") else None

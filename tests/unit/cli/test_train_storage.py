@@ -15,12 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import tiny_runs
 from bits import same
 from disks import small_file_system
-from samples import image_folder
 from stoker.cli import main
-from stoker.data.images.encode import Storage
-from stoker.data.packing.pack import pack
 from stoker.errors import BAD_REQUEST, FAILED, FINISHED, BadRequest, StokerError
 from stoker.recipe.resolve import resolve
 from stoker.run.directory import Run
@@ -29,21 +27,14 @@ from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.storage import require_storage
 from stoker.train.attempt import loop
 from stoker.train.attempt.session import train
+from tiny_runs import one_thread_alone  # noqa: F401
 from unit.survive.test_manifest import change as rewrite
 from waiting import until
 
-FLAGS = {
-    "model": "resnet9_w2",
+FLAGS = tiny_runs.FLAGS | {
     "epochs": 2,
-    "batch_size": 16,
-    "image_size": 8,
-    "crop": "pad",
-    "crop_pad": 1,
-    "crop_pct": 1.0,
-    "threads": 1,
     "checkpoint_interval": 1e-6,
     "keep_checkpoints": 3,
-    "rehearse": False,
     "spot_notice": "off",
 }
 STEPS = 7
@@ -59,23 +50,9 @@ def words(data: Path, run: Path) -> list[str]:
     return ["train", str(data), "--run", str(run), *flags]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread_alone() -> Iterator[None]:
-    before = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as environment:
-        for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
-            environment.delenv(name, raising=False)
-        environment.setenv("LOCAL_WORLD_SIZE", "1000")
-        yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("set")
-    photos = image_folder(root / "photos", size=(8, 8), suffix="png", images=20, val=5)
-    storage = Storage(codec="raw")
-    return pack(photos, root / "packed", storage=storage, val_share=0, shard_images=16, workers=1)
+    return tiny_runs.tiny_set(tmp_path_factory.mktemp("set"))
 
 
 @pytest.fixture(scope="module")

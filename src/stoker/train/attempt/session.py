@@ -24,7 +24,7 @@ from stoker.recipe.schedule import Timeline, cuts
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
 from stoker.survive.checkpoints import Checkpoints
-from stoker.survive.reader import Reader
+from stoker.survive.reader import Reader, early_reader
 from stoker.survive.remedies import EXPLODING, Remedies, Trouble, keep_evidence
 from stoker.survive.spot import watching
 from stoker.survive.stopping import StopRequest
@@ -60,7 +60,7 @@ def train(
     run, recipe, dataset = Run(run_path), resolved.recipe, Dataset(data)
     with ExitStack() as leaving:
         leaving.enter_context(naming_lost_peers(run))
-        if reader := reader or early_reader(run, recipe):
+        if reader := reader or early_reader(run.path, recipe.rehearse):
             leaving.callback(reader.close)
         ranks = Ranks.join()
         leaving.callback(ranks.leave)
@@ -96,13 +96,6 @@ def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]
         position, step = newest.facts["position"], newest.facts["step"]
         Timeline.of(resolved.recipe, len(prepared.split), position, step)
     return changes
-
-
-def early_reader(run: Run, recipe: Recipe) -> Reader | None:
-    """The process that reads the first checkpoint back; None if that is not needed."""
-    if not recipe.rehearse or os.environ.get("RANK", "0") != "0" or Checkpoints(run.path).names():
-        return None
-    return Reader()
 
 
 def limit_time(recipe: Recipe, stop: StopRequest) -> None:

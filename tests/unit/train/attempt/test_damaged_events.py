@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from bits import same
 from damaged_events import DAMAGED_LINES, FLIPS, be_folder, flip, insert
-from samples import image_folder
 from shares import share
-from stoker.data.images.encode import Storage
-from stoker.data.packing.pack import pack
 from stoker.recipe.resolve import resolve
 from stoker.run.directory import Run
 from stoker.run.kinds import Event
@@ -22,13 +18,9 @@ from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.end import FINISHED, INTERRUPTED
 from stoker.train.attempt.session import train
+from tiny_runs import FLAGS, one_thread_alone, tiny_set  # noqa: F401
 
-RECIPE = resolve(
-    flags={
-        **{"model": "resnet9_w2", "epochs": 1, "batch_size": 16, "image_size": 8, "crop": "pad"},
-        **{"crop_pad": 1, "crop_pct": 1.0, "threads": 1, "rehearse": False},
-    }
-)
+RECIPE = resolve(flags={**FLAGS, "epochs": 1})
 Change = Callable[[Path], None]
 
 
@@ -53,22 +45,9 @@ CHANGES: dict[str, Change] = {
 PARTS = 150
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread_alone() -> Iterator[None]:
-    """As one of very many ranks on this machine would compute, but without them."""
-    before = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("LOCAL_WORLD_SIZE", "1000")
-        yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("set")
-    photos = image_folder(root / "photos", size=(8, 8), suffix="png", images=20, val=5)
-    storage = Storage(codec="raw")
-    return pack(photos, root / "set", storage=storage, val_share=0, shard_images=16, workers=1)
+    return tiny_set(tmp_path_factory.mktemp("set"))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from stoker.train.attempt.end import FINISHED, INTERRUPTED
 from stoker.train.attempt.session import train
 from stoker.train.loaders import prepare
 from stoker.train.process_group import Ranks
+from tiny_runs import one_thread_alone  # noqa: F401
 
 TINY: dict[str, Any] = {
     "model": "resnet9_w2",
@@ -72,18 +73,6 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def data(sets: dict[str, Path]) -> Path:
     return sets["usual"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread_alone() -> Iterator[None]:
-    """As one of very many ranks on this machine would compute, but without them."""
-    before = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as environment:
-        for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
-            environment.delenv(name, raising=False)
-        environment.setenv("LOCAL_WORLD_SIZE", "1000")
-        yield
-    torch.set_num_threads(before)
 
 
 def steps_of(run: Path) -> list[int]:

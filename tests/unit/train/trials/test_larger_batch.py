@@ -33,6 +33,7 @@ from stoker.train.records import verdicts as watch
 from stoker.train.state import TrainState
 from stoker.train.step import Step
 from stoker.train.trials.larger_batch import LEAST_TRIALS, MOST_TRIALS, SECONDS, larger_batch
+from tiny_runs import FLAGS
 
 CPU = torch.device("cpu")
 CLASSES, SIDE = 3, 8
@@ -181,18 +182,7 @@ class TestWholeRuns:
 
     def trained(self, data: Path, run: Path, **changes: Any) -> tuple[list[Event], dict[str, Any]]:
         """Steps and evaluations, and what the last checkpoint holds."""
-        flags = {
-            "model": "resnet9_w2",
-            "epochs": 3,
-            "batch_size": 16,
-            "image_size": 8,
-            "crop": "pad",
-            "crop_pad": 1,
-            "crop_pct": 1.0,
-            "threads": 1,
-            "rehearse": False,
-        }
-        assert train(data, resolve(flags={**flags, **changes}), run) == FINISHED
+        assert train(data, resolve(flags={**FLAGS, "epochs": 3, **changes}), run) == FINISHED
         found, _ = Checkpoints(run).newest()
         assert found is not None
         kept = {"weights": found.weights, "ema": found.ema, "state": found.state}
