@@ -37,9 +37,9 @@ from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.assembly import build_watchdog
 from stoker.train.attempt.loop import Guards, Loop, Records
 from stoker.train.compile import Compilation
-from stoker.train.device import input_maker
 from stoker.train.loaders import Loaders
 from stoker.train.model.build import build_model
+from stoker.train.model_input import input_maker
 from stoker.train.process_group import Ranks
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog

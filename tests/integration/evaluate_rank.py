@@ -11,9 +11,9 @@ from stoker.data.loading.loader import Loader
 from stoker.data.loading.order import InOrder
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import read_checkpoint
-from stoker.train.device import input_maker
 from stoker.train.evaluate import Evaluator
 from stoker.train.model.build import build_model
+from stoker.train.model_input import input_maker
 from stoker.train.process_group import Ranks
 
 ranks = Ranks.join()

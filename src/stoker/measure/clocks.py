@@ -23,6 +23,7 @@ class Clock(Protocol):
     def mark(self) -> Any: ...
     def between(self, begin: Any, end: Any) -> float: ...
     def on_cpu(self, begin: Any, end: Any) -> float | None: ...
+    def passed(self, mark: Any) -> bool: ...
 
 
 class HostClock:
@@ -36,6 +37,9 @@ class HostClock:
 
     def on_cpu(self, begin: Moment, end: Moment) -> float | None:
         return end[1] - begin[1]
+
+    def passed(self, mark: Moment) -> bool:
+        return True
 
 
 class CudaClock:
@@ -58,6 +62,9 @@ class CudaClock:
     def on_cpu(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float | None:
         """None: a device does not know it."""
         return None
+
+    def passed(self, mark: torch.cuda.Event) -> bool:
+        return bool(mark.query())  # type: ignore[no-untyped-call]
 
 
 def clock_of(device: torch.device) -> Clock:

@@ -52,6 +52,10 @@ class Lap:
     """`cpu`: CPU seconds of all threads of this process. `wait`: seconds for which the measured
     thread was ready to run and had no core; absent where the kernel does not count them."""
 
+    def passed(self) -> bool:
+        """Whether the device has come to the end, so that reading the parts does not wait."""
+        return self.clock.passed(self.marks[-1][1])
+
     def parts(self) -> dict[str, float]:
         """Seconds of each part, to the microsecond."""
         parts = self._totals(self.clock.between)

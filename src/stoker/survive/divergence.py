@@ -11,16 +11,26 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 LATE_STEPS = 2
+"""On a GPU the host reads the numbers of a step this many steps later."""
 FAR_ABOVE_CHANCE = 1.5
 """A loss above this many times the loss of guessing, and 1 above it, is too high."""
 PATIENCE_STEPS = 20
 """Steps in a row with such a loss that count as an explosion."""
+
+
+class Late(Protocol):
+    """Numbers that arrive on the host some time later."""
+
+    def passed(self) -> bool: ...
+
+    def numbers(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -28,33 +38,29 @@ class PendingStep:
     """A step of this rank whose gradient norm is still to be checked."""
 
     step: int
-    sums: Tensor
+    sums: Late
+    """Loss, top-1 and top-5 hits of this rank's images, and the norm of the gradient."""
     starved: bool = False
     """Whether this rank ran out of memory in this step."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """What this step was made of: kept here, for another step may be under way by then."""
 
 
 class Sentinel:
     """Checks the gradient norm of each step, without waiting for the device."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._late = LATE_STEPS if device.type == "cuda" else 0
-        self._pending: deque[tuple[PendingStep, Tensor, torch.cuda.Event | None]] = deque()
+    def __init__(self, late_steps: int = 0) -> None:
+        self._late = late_steps
+        self._pending: deque[PendingStep] = deque()
 
-    def add(self, step: PendingStep, norm: Tensor) -> None:
-        event = None
-        if self._late:
-            norm = norm.detach().to("cpu", non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-        self._pending.append((step, norm, event))
+    def add(self, step: PendingStep) -> None:
+        self._pending.append(step)
 
     def first_bad(self, *, all_steps: bool = False) -> PendingStep | None:
         """The next step whose norm is not finite, of those old enough to read or all; or None."""
         while self._pending and (all_steps or len(self._pending) > self._late):
-            step, norm, event = self._pending.popleft()
-            if event:
-                event.synchronize()
-            if not math.isfinite(float(norm)):
+            step = self._pending.popleft()
+            if not math.isfinite(float(step.sums.numbers()[3])):
                 return step
         return None
 

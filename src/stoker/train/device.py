@@ -1,16 +1,16 @@
-"""What depends on the device: arithmetic, memory layout, batch memory, and a model's input.
+"""What depends on the device: arithmetic, memory layout, streams, and numbers that are read late.
 
-Code that only a GPU can test is here and in process_group.py, in its simplest form.
+Invariants: between two reads the host never waits for the device. What it waits for, it waits for
+by asking again and again, so that a signal is noticed. `Streams` is the one door to CUDA's streams,
+events and pinned memory; tests put a recording fake in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+import time
+from typing import Any, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stoker.recipe.recipe import Recipe
@@ -27,12 +27,11 @@ def set_arithmetic(recipe: Recipe) -> None:
 
 
 def seed_device(device: torch.device, seed: int) -> None:
-    """Seed the random generator of this device."""
-    if device.type == "cpu":
-        # manual_seed records the caller's stack for every device type that is absent: slow.
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
+    """Seed the random generators that a step on this device may use."""
+    # torch.manual_seed records the caller's stack for every device type, present or not: slow.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index].manual_seed(seed)
 
 
 def memory_format(recipe: Recipe) -> torch.memory_format:
@@ -48,33 +47,104 @@ def build_on_device(
     return model.to(device=device, memory_format=memory_format(recipe)), normalise  # type: ignore[call-overload]
 
 
-def batch_memory(device: torch.device) -> Callable[[tuple[int, ...]], NDArray[np.uint8]]:
-    """A function that allocates batch buffers: pinned if a GPU copies from them."""
-    pinned = device.type == "cuda"
-    return lambda shape: torch.empty(shape, dtype=torch.uint8, pin_memory=pinned).numpy()
+COPY, COMPUTE = "copy", "compute"
+"""The streams: batches are copied in one, and the model computes in the other."""
+LOOK_S = 0.0002
+"""Between two looks at an event that the host waits for."""
 
 
-def input_maker(
-    normalise: Normalise, device: torch.device, channels_last: bool
-) -> Callable[[NDArray[np.uint8]], Tensor]:
-    """A function that turns the bytes of a batch into the model's normalised input."""
-    mean = torch.tensor(normalise.mean, device=device) * 255
-    scale = 1 / (torch.tensor(normalise.std, device=device) * 255)
+class Streams(Protocol):
+    """Memory, copies and events of a device with streams. Work in one stream happens in order; work
+    in two happens in any order, except where one waits for an event of the other."""
 
-    @cache
-    def repeated(width: int) -> tuple[Tensor, Tensor]:
-        return mean.repeat(width), scale.repeat(width)
+    def host_memory(self, size: int) -> Tensor:
+        """Bytes on the host that the device can copy from or to without the host's help."""
+        ...
 
-    def planes(images: NDArray[np.uint8]) -> Tensor:
-        pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).contiguous().float()
-        return pixels.sub_(mean[:, None, None]).mul_(scale[:, None, None])
+    def device_memory(self, size: int) -> Tensor:
+        """Bytes on the device. Earlier work of COMPUTE may still use them."""
+        ...
 
-    def interleaved(images: NDArray[np.uint8]) -> Tensor:
-        pixels = torch.from_numpy(images).to(device).float()
-        # Whole rows at once: three numbers at a time take a CPU four times as long.
-        count, height, width, colours = pixels.shape
-        row_mean, row_scale = repeated(width)
-        pixels.view(count, height, width * colours).sub_(row_mean).mul_(row_scale)
-        return pixels.permute(0, 3, 1, 2)
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """Copy between host and device, in COPY, some time later."""
+        ...
 
-    return interleaved if channels_last else planes
+    def mark(self, stream: str) -> Any:
+        """An event that passes when all work so far in a stream is done."""
+        ...
+
+    def wait(self, stream: str, event: Any) -> None:
+        """Let later work in a stream begin after the event. The host does not wait."""
+        ...
+
+    def passed(self, event: Any) -> bool:
+        """Whether an event has passed."""
+        ...
+
+    def wait_on_host(self, event: Any) -> None:
+        """Return when the event has passed."""
+        ...
+
+
+class CudaStreams:
+    """The streams of a GPU: the current one computes, a second one copies."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._compute = torch.cuda.current_stream(device)
+        self._copy = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def host_memory(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def device_memory(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8, device=self._device)
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        with torch.cuda.stream(self._copy):
+            target.copy_(source, non_blocking=True)
+
+    def mark(self, stream: str) -> torch.cuda.Event:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._of(stream))
+        return event
+
+    def wait(self, stream: str, event: torch.cuda.Event) -> None:
+        self._of(stream).wait_event(event)
+
+    def passed(self, event: torch.cuda.Event) -> bool:
+        return bool(event.query())  # type: ignore[no-untyped-call]
+
+    def wait_on_host(self, event: torch.cuda.Event) -> None:
+        wait_until_passed(event)
+
+    def _of(self, stream: str) -> torch.cuda.Stream:
+        return self._copy if stream == COPY else self._compute
+
+
+def wait_until_passed(event: Any) -> None:
+    """Wait for an event of a GPU. Its own wait would keep a core busy and hear no signal."""
+    while not event.query():
+        time.sleep(LOOK_S)
+
+
+class LateNumbers:
+    """A few numbers of a device, copied to the host without waiting for them."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._event: Any = None
+        self._numbers = numbers.detach()
+        if numbers.is_cuda:
+            self._numbers = self._numbers.to("cpu", non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def passed(self) -> bool:
+        """Whether they can be read without waiting."""
+        return self._event is None or bool(self._event.query())
+
+    def numbers(self) -> Tensor:
+        """The numbers, when they have arrived."""
+        if self._event is not None:
+            wait_until_passed(self._event)
+        return self._numbers

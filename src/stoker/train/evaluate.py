@@ -2,22 +2,24 @@
 
 Invariants: each sample of the split is counted once, at any world size and batch size: ranks take
 contiguous shares, nothing is padded or dropped, integers are summed. Of equal logits the lower
-class comes first, and a logit of NaN is never right.
+class comes first, and a logit of NaN is never right. Sums stay on the device until the end, so the
+host never waits for a batch. A GPU evaluates in the arithmetic of training, a CPU in 32-bit floats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stoker.data.loading.loader import Loader
 from stoker.recipe.schedule import Batch
+from stoker.train.model_input import MakeInput
+from stoker.train.passes import forward
 from stoker.train.process_group import Ranks
+from stoker.train.transfer import InPlace, Transfer
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class Evaluator:
     loader: Loader
     ranks: Ranks
     batch_size: int
+    amp: str = "off"
+    """The precision of the model's arithmetic."""
+    transfer: Transfer = field(default_factory=InPlace)
 
     @property
     def images(self) -> int:
@@ -67,14 +72,16 @@ class Evaluator:
         self,
         model: nn.Module,
         image_size: int,
-        to_input: Callable[[NDArray[np.uint8]], Tensor],
+        to_input: MakeInput,
         stop: Callable[[], bool] = lambda: False,
         waiting: Callable[[float], None] = lambda seconds: None,
     ) -> Accuracy | None:
         """Count right answers; None if `stop` came first. `waiting` gets the seconds of a delay."""
         was_training = model.training
         model.eval()
-        counts, loss = torch.zeros(3, dtype=torch.int64), 0.0
+        device = self.ranks.device
+        counts = torch.zeros(3, dtype=torch.int64, device=device)
+        loss = torch.zeros(1, dtype=torch.float64, device=device)
         batches = self.loader.batches(self.plan(image_size), waiting)
         try:
             # All ranks take the same number of turns, so that they vote at the same points.
@@ -84,14 +91,17 @@ class Evaluator:
                     return None
                 if (loaded := next(batches, None)) is None:
                     continue
-                logits = model(to_input(loaded.images)).float()
-                labels = torch.from_numpy(loaded.labels).to(logits.device)
-                best, five = hits(logits, labels)
-                counts += torch.tensor([len(labels), int(best), int(five)])
-                loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+                batch = self.transfer.send(loaded)
+                logits = forward(model, to_input(batch.images, None), self.amp).float()
+                best, five = hits(logits, batch.labels)
+                counts[0] += len(loaded.labels)
+                counts[1] += best
+                counts[2] += five
+                loss += nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
+                self.transfer.release(batch)
         finally:
             model.train(was_training)
             batches.close()  # type: ignore[attr-defined]
-        images, top1, top5 = (int(number) for number in self.ranks.sum(counts))
-        total = self.ranks.sum(torch.tensor([loss], dtype=torch.float64))
+        images, top1, top5 = self.ranks.sum(counts.cpu()).tolist()
+        total = self.ranks.sum(loss.cpu())
         return Accuracy(images, top1, top5, float(total) / images)

@@ -21,11 +21,13 @@ from stoker.data.loading.small_images import CACHE_BYTES
 from stoker.data.loading.stored_size import enlarged_note
 from stoker.host.limits import allowed_memory, usable_cores, usable_memory
 from stoker.recipe.recipe import Recipe
-from stoker.recipe.schedule import Timeline, check_batch
-from stoker.train.device import batch_memory, build_on_device, set_arithmetic
+from stoker.recipe.schedule import Batch, Timeline, check_batch
+from stoker.train.device import build_on_device, set_arithmetic
 from stoker.train.evaluate import Evaluator
+from stoker.train.mixing import Ints, MixNumbers, draw_mix
 from stoker.train.model.build import Normalise, check_image_sizes
 from stoker.train.process_group import Ranks
+from stoker.train.transfer import Transfer
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,22 @@ class Loaders:
 
 
 def build_loaders(
-    prepared: Prepared, lanes: int, ranks: Ranks, report: Callable[[str], None]
+    prepared: Prepared,
+    lanes: int,
+    ranks: Ranks,
+    transfer: Transfer,
+    report: Callable[[str], None],
 ) -> Loaders:
     """The loaders of a run. `lanes` is the number that the run began with, so that another batch
     size does not change the order; `report` takes messages for the user."""
     recipe, split, fit = prepared.recipe, prepared.split, prepared.fit
     fitted_loader = partial(Loader, threads=fit.threads, prefetch=fit.prefetch)
-    options = LoaderOptions(cache_bytes=fit.cache_bytes)
+    memory = partial(transfer.memory, fit.prefetch + 2)
+    options = LoaderOptions(memory=memory, cache_bytes=fit.cache_bytes)
+
+    def draw(batch: Batch, samples: Ints, epochs: Ints) -> MixNumbers | None:
+        return draw_mix(recipe, batch.image_size, samples, epochs)
+
     view = View(
         crop=recipe.crop,
         crop_scale=recipe.crop_scale,
@@ -134,11 +145,12 @@ def build_loaders(
         seed=recipe.seed,
     )
     order = Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes)
-    allocate, on_damage = batch_memory(ranks.device), recipe.on_damage
-    training = replace(options, allocate=allocate, on_damage=on_damage, report=report)
+    training = replace(options, draw=draw, on_damage=recipe.on_damage, report=report)
     loader = fitted_loader(split, order, view, rank=ranks.rank, world=ranks.world, options=training)
     if prepared.evaluated is None:
         return Loaders(loader, None)
     view = View(crop_pct=recipe.crop_pct)
     in_order = fitted_loader(prepared.evaluated, InOrder(), view, options=options)
-    return Loaders(loader, Evaluator(in_order, ranks, recipe.eval_batch_size))
+    amp = recipe.amp if ranks.device.type == "cuda" else "off"
+    size = recipe.eval_batch_size
+    return Loaders(loader, Evaluator(in_order, ranks, size, amp, transfer))

@@ -2,12 +2,14 @@
 
 Invariants: partners are neighbours in the batch (0 and 1, 2 and 3, ...), and neither ranks nor
 micro-batches are cut between partners: the mixed batch is the same for any world size and
-micro-batch. All images of a micro-batch are mixed at once, on the device.
+micro-batch. The numbers are drawn by a decoding thread, ahead of the step; all images of a
+micro-batch are mixed at once, on the device.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -24,37 +26,61 @@ _TRIES = 8
 
 
 @dataclass(frozen=True)
+class MixNumbers:
+    """How much of itself each image keeps (32-bit floats), and the edges of the box that cutmix
+    takes from its partner."""
+
+    share: NDArray[np.float32]
+    boxes: Ints | None
+
+
+@dataclass(frozen=True)
 class Mix:
-    """How much of itself each image keeps, and the box that cutmix takes from its partner."""
+    """The numbers of a mix on the device."""
 
     share: Tensor
     boxes: Tensor | None
 
+    @classmethod
+    def of(cls, numbers: MixNumbers | None) -> Mix | None:
+        """The numbers as tensors that share their memory."""
+        if numbers is None:
+            return None
+        boxes = None if numbers.boxes is None else torch.from_numpy(numbers.boxes)
+        return cls(torch.from_numpy(numbers.share), boxes)
 
+    def part(self, begin: int, end: int) -> Mix:
+        """The mix of a micro-batch."""
+        return Mix(self.share[begin:end], None if self.boxes is None else self.boxes[begin:end])
+
+
+@lru_cache(8)
 def partners(count: int, device: torch.device) -> Tensor:
     """The index of each image's partner; the last of an odd number is its own partner."""
     return (torch.arange(count, device=device) ^ 1).clamp_(max=count - 1)
 
 
-def draw_mix(
-    recipe: Recipe, image_size: int, samples: Ints, epochs: Ints, device: torch.device
-) -> Mix | None:
+def mixes(recipe: Recipe) -> bool:
+    """Whether the recipe mixes images."""
+    return bool(recipe.mixup_alpha or recipe.cutmix_prob)
+
+
+def draw_mix(recipe: Recipe, image_size: int, samples: Ints, epochs: Ints) -> MixNumbers | None:
     """How the recipe mixes these samples in these epochs; None if it mixes nothing."""
-    if not (recipe.mixup_alpha or recipe.cutmix_prob):
+    if not mixes(recipe):
         return None
     cut = chance.draws(recipe.seed, samples, epochs, "cutmix")[:, 0] < recipe.cutmix_prob
     share = np.ones(len(samples))
     if recipe.mixup_alpha:
         share = beta(recipe, samples, epochs, "mixup", recipe.mixup_alpha)
-    boxes = None
+    edges: Ints | None = None
     if recipe.cutmix_prob:
         kept = beta(recipe, samples, epochs, "cut", recipe.cutmix_alpha)
         edges = cut_boxes(kept, chance.draws(recipe.seed, samples, epochs, "cut at", 2), image_size)
         edges[~cut] = 0
         area = (edges[:, 2] - edges[:, 0]) * (edges[:, 3] - edges[:, 1])
         share = np.where(cut, 1 - area / image_size**2, share)
-        boxes = torch.from_numpy(edges).to(device)
-    return Mix(torch.from_numpy(share.astype(np.float32)).to(device), boxes)
+    return MixNumbers(share.astype(np.float32), edges)
 
 
 def apply_mix(mix: Mix | None, images: Tensor) -> Tensor:

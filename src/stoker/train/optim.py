@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -38,17 +39,38 @@ class MovingAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self._decay = decay
+        self._pairs: _Pairs | None = None
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         """Move towards the model. Early steps move faster, so that the first weights soon fade."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        trailing, leading = tensors_of(self.model), tensors_of(model)
-        floats = [(a, b) for a, b in zip(trailing, leading, strict=True) if a.is_floating_point()]
-        torch._foreach_lerp_([a for a, _ in floats], [b for _, b in floats], 1 - decay)
-        for old, new in zip(trailing, leading, strict=True):
-            if not old.is_floating_point():
-                old.copy_(new)
+        # Walking through a model's modules takes longer than all launches of an update.
+        if self._pairs is None or self._pairs.model is not model:
+            self._pairs = _Pairs.of(self.model, model)
+        pairs = self._pairs
+        torch._foreach_lerp_(pairs.trailing, pairs.leading, 1 - decay)
+        if pairs.counters:
+            torch._foreach_copy_(pairs.counters, pairs.leading_counters)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The tensors of the average and of a model, in the same order; counters are integers."""
+
+    model: nn.Module
+    trailing: list[Tensor]
+    leading: list[Tensor]
+    counters: list[Tensor]
+    leading_counters: list[Tensor]
+
+    @classmethod
+    def of(cls, average: nn.Module, model: nn.Module) -> _Pairs:
+        pairs = list(zip(tensors_of(average), tensors_of(model), strict=True))
+        floats = [pair for pair in pairs if pair[0].is_floating_point()]
+        others = [pair for pair in pairs if not pair[0].is_floating_point()]
+        lists = [[pair[side] for pair in part] for part in (floats, others) for side in (0, 1)]
+        return cls(model, *lists)
 
 
 def tensors_of(model: nn.Module) -> list[Tensor]:

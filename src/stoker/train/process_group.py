@@ -174,8 +174,9 @@ class Agreement:
     """A vote of all ranks, about twice a second and at least every few steps. All ranks call `poll`
     at the same points; it runs a collective only at some of them. Rank 0's clock decides when the
     next one is, and that decision travels in the same collective. Each rank writes its events to
-    disk before it takes part. So once ranks have met, every step before this point is on record,
-    and a checkpoint taken here is never ahead of the events."""
+    disk before it takes part: of all steps on a CPU, of those that are finished on a GPU. So once
+    ranks have met, every step before this point is on record on a CPU. On a GPU the loop writes the
+    rest before it saves: a checkpoint is never ahead of the events."""
 
     ranks: Ranks
     before_meeting: Callable[[], object]
@@ -192,6 +193,11 @@ class Agreement:
         """Meet at the next poll: from here on polls come at another rate."""
         self._skip = self._polls = 0
         self._met_at = self.clock()
+
+    @property
+    def meets_next(self) -> bool:
+        """Whether the ranks meet at the next poll."""
+        return self.ranks.world == 1 or self._polls >= self._skip
 
     def poll(self, vote: int, due: bool = False) -> int:
         """The highest vote of all ranks; 0 if they do not meet here. Sets `due` to rank 0's."""

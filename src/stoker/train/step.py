@@ -8,15 +8,12 @@ gradient exchange, with a gradient of NaN: so all ranks learn of it at the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -28,17 +25,17 @@ from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch, Timeline, cuts, learning_rate, micro_cuts
-from stoker.survive.divergence import PendingStep, Sentinel
+from stoker.survive.divergence import LATE_STEPS, PendingStep, Sentinel
 from stoker.survive.remedies import MEMORY, NOT_FINITE, Remedies, Trouble
-from stoker.train.device import seed_device
+from stoker.train.device import LateNumbers, seed_device
 from stoker.train.evaluate import hits
-from stoker.train.mixing import apply_mix, draw_mix, partners
+from stoker.train.mixing import draw_mix, mixes, partners
+from stoker.train.model_input import MakeInput
 from stoker.train.optim import set_learning_rate
-from stoker.train.passes import blank_images, forward
+from stoker.train.passes import NO_MEMORY, blank_images, forward
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
-
-NO_MEMORY = (torch.OutOfMemoryError, MemoryError)
+from stoker.train.transfer import DeviceBatch, Transfer, transfer_to
 
 
 @dataclass
@@ -50,21 +47,29 @@ class Step:
     ranks: Ranks
     state: TrainState
     wrapped: nn.Module
-    to_input: Callable[[NDArray[np.uint8]], Tensor]
+    to_input: MakeInput
     remedies: Remedies
     spans: Spans = field(default_factory=Spans)
     exchange: GradientExchange | None = None
+    transfer: Transfer | None = None
+    """How batches get to the device; without it, as the device needs it."""
 
     def __post_init__(self) -> None:
+        self.batches = self.transfer or transfer_to(self.ranks.device)
+        self.parameters = [p for p in self.state.model.parameters() if p.requires_grad]
         self.out_of_memory_step: int | None = None
         """The first step in which this rank ran out of memory."""
         # torch.compile wraps the module once more.
         self.ddp = getattr(self.wrapped, "_orig_mod", self.wrapped)
         self.micro_batch = self.remedies.micro_batch(self.recipe)
-        self.sentinel = Sentinel(self.ranks.device)
+        self.late_steps = LATE_STEPS if self.ranks.device.type == "cuda" else 0
+        """How many steps later the host reads the numbers of a step."""
+        self.sentinel = Sentinel(self.late_steps)
         self.loaded: Loaded | None = None
+        self.bad: PendingStep | None = None
+        """The step that trouble was raised about."""
 
-    def __call__(self, loaded: Loaded) -> Tensor:
+    def __call__(self, loaded: Loaded) -> LateNumbers:
         """Make the step. Returns the loss and the top-1 and top-5 hits, summed over this rank's
         images, and the norm of the gradient. Raises Trouble that all ranks agree on."""
         state, batch = self.state, loaded.batch
@@ -77,9 +82,15 @@ class Step:
         state.optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
         out_of_memory = False
+        with self.spans("to_device"):
+            if loaded.drawn is None and mixes(self.recipe):
+                size = batch.image_size
+                loaded.drawn = draw_mix(self.recipe, size, loaded.samples, loaded.epochs)
+            on_device = self.batches.send(loaded)
         for begin, end in pairwise(micro_cuts(len(loaded.labels), self.micro_batch)):
             try:
-                sums[:3] += self.micro_step(loaded, begin, end)
+                exchanges = end == len(loaded.labels)
+                sums[:3] += self.micro_step(on_device.part(begin, end), batch, exchanges)
             except NO_MEMORY:
                 out_of_memory = True
             if out_of_memory:  # handled here, where the exception no longer holds tensors
@@ -87,10 +98,11 @@ class Step:
                     self.out_of_memory_step = batch.step
                 self.poison_gradient(batch.image_size)
                 break
+        self.batches.release(on_device)
         with self.spans("optimiser"):
-            sums[3] = self.update(PendingStep(batch.step, sums, out_of_memory))
+            late = self.update(batch.step, sums, out_of_memory)
         state.position, state.step = batch.end, batch.step + 1
-        return sums
+        return late
 
     def micro_batch_sizes(self, batch: Batch) -> list[int]:
         """Images in each micro-batch of this rank's share of a batch, in order."""
@@ -98,15 +110,14 @@ class Step:
         share = edges[self.ranks.rank + 1] - edges[self.ranks.rank]
         return [end - begin for begin, end in pairwise(micro_cuts(share, self.micro_batch))]
 
-    def micro_step(self, loaded: Loaded, begin: int, end: int) -> Tensor:
+    def micro_step(self, part: DeviceBatch, batch: Batch, exchanges: bool) -> Tensor:
         """Forward and backward over one micro-batch; the sums of its loss, top-1 and top-5."""
-        spans, batch = self.spans, loaded.batch
+        spans, labels = self.spans, part.labels
         with spans("to_device"):
-            images = self.to_input(loaded.images[begin:end])
-            labels = torch.from_numpy(loaded.labels[begin:end]).to(self.ranks.device)
-        with self.exchange_gradients(end == len(loaded.labels)):
+            images = self.to_input(part.images, part.mix)
+        with self.exchange_gradients(exchanges):
             with spans("forward"):
-                logits, losses = self.losses(images, labels, loaded, begin, end)
+                logits, losses = self.losses(images, part)
                 losses = faults.reach("loss", losses)
             with spans("backward"):
                 # DDP averages over ranks. This scale makes the result the mean over the whole
@@ -117,18 +128,14 @@ class Step:
             best, five = hits(logits.detach(), labels)
             return torch.stack([losses.detach().sum().double(), best.double(), five.double()])
 
-    def losses(
-        self, images: Tensor, labels: Tensor, loaded: Loaded, begin: int, end: int
-    ) -> tuple[Tensor, Tensor]:
+    def losses(self, images: Tensor, part: DeviceBatch) -> tuple[Tensor, Tensor]:
         """The logits and the loss of each image."""
-        recipe, device = self.recipe, self.ranks.device
-        samples, epochs = loaded.samples[begin:end], loaded.epochs[begin:end]
-        mix = draw_mix(recipe, loaded.batch.image_size, samples, epochs, device)
-        logits = forward(self.wrapped, apply_mix(mix, images), recipe.amp)
-        smoothing = recipe.label_smoothing
+        labels, mix = part.labels, part.mix
+        logits = forward(self.wrapped, images, self.recipe.amp)
+        smoothing = self.recipe.label_smoothing
         losses = cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
         if mix is not None:
-            mixed_in = labels[partners(len(labels), device)]
+            mixed_in = labels[partners(len(labels), labels.device)]
             others = cross_entropy(logits, mixed_in, reduction="none", label_smoothing=smoothing)
             losses = mix.share * losses + (1 - mix.share) * others
         return logits, losses
@@ -147,14 +154,18 @@ class Step:
         blank = blank_images(image_size, self.ranks.device)
         (self.ddp(blank).sum() * float("nan")).backward()
 
-    def update(self, step: PendingStep) -> Tensor:
-        """Update weights and moving average; the norm. Raises Trouble if it is not finite."""
+    def update(self, step: int, sums: Tensor, out_of_memory: bool) -> LateNumbers:
+        """Update weights and moving average; the sums with the norm of the gradient, which are read
+        late. Raises Trouble about a gradient that is not finite."""
         state = self.state
         state.scaler.unscale_(state.optimizer)
-        params = [p for p in state.model.parameters() if p.grad is not None]
+        params = [p for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
+        sums[3] = norm.detach()
+        late = LateNumbers(sums)
         if self.guards:
-            self.sentinel.add(step, norm)
+            evidence = self.evidence_of_batch()
+            self.sentinel.add(PendingStep(step, late, out_of_memory, evidence))
             self.raise_agreed_trouble(self.sentinel.first_bad())
         if self.recipe.clip_grad:
             nn.utils.clip_grads_with_norm_(params, self.recipe.clip_grad, norm)
@@ -165,7 +176,7 @@ class Step:
         state.scaler.update()
         if state.ema:
             state.ema.update(state.model, state.step)
-        return norm.detach()
+        return late
 
     @property
     def guards(self) -> bool:
@@ -176,8 +187,9 @@ class Step:
         """Raise Trouble about a bad step, with the same cause on every rank."""
         if bad is None:
             return
+        self.bad = bad
         number = self.ranks.rank + 1
-        own_is_bad = not bool(bad.sums[:3].isfinite().all())
+        own_is_bad = not bool(bad.sums.numbers()[:3].isfinite().all())
         no_memory, culprit = self.ranks.largest([bad.starved * number, own_is_bad * number])
         if no_memory:
             raise Trouble(MEMORY, bad.step, f"on rank {no_memory - 1}")
@@ -186,17 +198,28 @@ class Step:
             detail = f"the gradient{whose}; the weights were not touched"
             raise Trouble(NOT_FINITE, bad.step, detail)
 
-    def evidence(self) -> dict[str, Any]:
-        """This rank's learning rate, largest gradient norms and samples, for the record."""
-        named = self.state.model.named_parameters()
-        norms = {name: float(p.grad.norm()) for name, p in named if p.grad is not None}
-        largest = sorted(norms, key=lambda name: (norms[name] == norms[name], -norms[name]))
+    def evidence_of_batch(self) -> dict[str, Any]:
+        """The samples and labels of this rank's batch, and the learning rate."""
         loaded = self.loaded
         return {
             "lr": self.state.optimizer.param_groups[0]["lr"],
+            "samples": loaded.samples if loaded else [],
+            "labels": loaded.labels if loaded else [],
+        }
+
+    def evidence(self) -> dict[str, Any]:
+        """This rank's largest gradient norms, and the learning rate and samples of the step in
+        trouble, for the record. The gradients are those of the latest step (`gradients_of`)."""
+        named = self.state.model.named_parameters()
+        norms = {name: float(p.grad.norm()) for name, p in named if p.grad is not None}
+        largest = sorted(norms, key=lambda name: (norms[name] == norms[name], -norms[name]))
+        batch = dict(self.bad.evidence) if self.bad else self.evidence_of_batch()
+        return {
+            "lr": batch["lr"],
             "scale": self.state.scaler.get_scale(),
             "gradient_norms": {name: repr(norms[name]) for name in largest[:20]},
-            "samples": loaded.samples.tolist() if loaded else [],
-            "labels": loaded.labels.tolist() if loaded else [],
+            "gradients_of": self.loaded.batch.step if self.loaded else None,
+            "samples": [int(sample) for sample in batch["samples"]],
+            "labels": [int(label) for label in batch["labels"]],
             "micro_batch": self.micro_batch,
         }

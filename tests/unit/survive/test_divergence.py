@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from stoker.survive.divergence import PATIENCE_STEPS, LossWatch, Sentinel
+from stoker.survive.divergence import PATIENCE_STEPS, LossWatch, PendingStep, Sentinel
 from stoker.survive.remedies import EXPLODING, NOT_FINITE, Trouble
 
 NAN, INF = float("nan"), float("inf")
@@ -19,7 +20,28 @@ GOOD, BAD = CHANCE, 2 * CHANCE
 
 @pytest.fixture
 def sentinel() -> Sentinel:
-    return Sentinel(torch.device("cpu"))
+    return Sentinel()
+
+
+class Arrived:
+    """Numbers of a step that are on the host."""
+
+    def __init__(self, norm: Tensor) -> None:
+        self._numbers = torch.tensor([0.0, 0.0, 0.0, float(norm)], dtype=torch.float64)
+
+    def passed(self) -> bool:
+        return True
+
+    def numbers(self) -> Tensor:
+        return self._numbers
+
+
+def step_of(step: int, norm: Tensor) -> PendingStep:
+    return PendingStep(step, Arrived(norm))
+
+
+def number_of(step: PendingStep | None) -> int | None:
+    return step.step if step else None
 
 
 class TestSentinel:
@@ -33,25 +55,35 @@ class TestSentinel:
         self, sentinel: Sentinel, number: float, dtype: torch.dtype
     ) -> None:
         for step in range(3):
-            sentinel.add(step, torch.tensor(1.0, dtype=dtype))
+            sentinel.add(step_of(step, torch.tensor(1.0, dtype=dtype)))
             assert sentinel.first_bad() is None
-        sentinel.add(3, torch.tensor(number, dtype=dtype))
-        assert sentinel.first_bad() == 3
+        sentinel.add(step_of(3, torch.tensor(number, dtype=dtype)))
+        assert number_of(sentinel.first_bad()) == 3
 
     @pytest.mark.parametrize("number", [0.0, -1.0, 3e38, 1e-45])
     def test_large_and_small_numbers_are_fine(self, sentinel: Sentinel, number: float) -> None:
-        sentinel.add(0, torch.tensor(number))
+        sentinel.add(step_of(0, torch.tensor(number)))
         assert sentinel.first_bad() is None
 
     def test_the_first_bad_step_is_named_first(self, sentinel: Sentinel) -> None:
         for step, number in enumerate([1.0, NAN, 2.0, INF]):
-            sentinel.add(step, torch.tensor(number))
-        assert [sentinel.first_bad(), sentinel.first_bad(), sentinel.first_bad()] == [1, 3, None]
+            sentinel.add(step_of(step, torch.tensor(number)))
+        assert [number_of(sentinel.first_bad()) for _ in range(3)] == [1, 3, None]
 
     def test_a_bad_step_is_told_once(self, sentinel: Sentinel) -> None:
-        sentinel.add(0, torch.tensor(NAN))
-        assert sentinel.first_bad(all_steps=True) == 0
+        sentinel.add(step_of(0, torch.tensor(NAN)))
+        assert number_of(sentinel.first_bad(all_steps=True)) == 0
         assert sentinel.first_bad(all_steps=True) is None
+
+    def test_late_steps_are_read_when_they_are_old_enough_or_asked_for(self) -> None:
+        sentinel = Sentinel(late_steps=2)
+        sentinel.add(step_of(0, torch.tensor(NAN)))
+        sentinel.add(step_of(1, torch.tensor(1.0)))
+        assert sentinel.first_bad() is None
+        sentinel.add(step_of(2, torch.tensor(NAN)))
+        assert number_of(sentinel.first_bad()) == 0
+        assert sentinel.first_bad() is None
+        assert number_of(sentinel.first_bad(all_steps=True)) == 2
 
 
 def watched(losses: list[float], from_step: int = 0, chance: float = CHANCE) -> LossWatch:

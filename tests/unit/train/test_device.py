@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.train.device import input_maker, seed_device
+from stoker.train.device import seed_device
 from stoker.train.model.build import Normalise
+from stoker.train.model_input import input_maker
 
 CPU = torch.device("cpu")
 
@@ -23,7 +24,7 @@ def test_the_input_is_that_of_the_plain_formula_bit_for_bit(
     scale = 1 / (torch.tensor(expected.std)[:, None, None] * 255)
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
     plain = ((pixels if channels_last else pixels.contiguous()).float() - mean) * scale
-    found = input_maker(expected, CPU, channels_last)(images)
+    found = input_maker(expected, CPU, channels_last)(torch.from_numpy(images), None)
     assert torch.equal(found, plain)
     assert found.stride() == plain.stride()
     assert (images == before).all()

@@ -21,6 +21,7 @@ from stoker.data.loading.loader import Loader
 from stoker.data.loading.order import InOrder
 from stoker.data.packing.pack import pack
 from stoker.train.evaluate import Accuracy, Evaluator, hits
+from stoker.train.mixing import Mix
 from stoker.train.model.build import ResNet9
 from stoker.train.process_group import Ranks
 
@@ -114,8 +115,8 @@ def evaluator(dataset: Dataset) -> Iterator[MakeEvaluator]:
         loader.close()
 
 
-def to_input(images: np.ndarray) -> Tensor:
-    return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255 - 0.5
+def to_input(images: Tensor, mix: Mix | None = None) -> Tensor:
+    return images.permute(0, 3, 1, 2).float() / 255 - 0.5
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ class TestEvaluator:
         pixels = [np.frombuffer(split.bytes_of(i), np.uint8)[-432:] for i in range(len(split))]
         images = np.stack(pixels).reshape(-1, 12, 12, 3)
         with torch.no_grad():
-            logits = model.eval()(to_input(images))
+            logits = model.eval()(to_input(torch.from_numpy(images)))
         labels = torch.from_numpy(split.labels)
         found = evaluator().run(model, 12, to_input)
         assert found is not None
@@ -212,8 +213,8 @@ def test_images_are_shown_at_the_size_asked_for_whatever_is_stored(tmp_path: Pat
     loader = Loader(stored.split("val"), InOrder(), View(), threads=1)
     shapes: list[tuple[int, ...]] = []
 
-    def noted(images: np.ndarray) -> Tensor:
-        shapes.append(images.shape)
+    def noted(images: Tensor, mix: Mix | None) -> Tensor:
+        shapes.append(tuple(images.shape))
         return to_input(images)
 
     Evaluator(loader, rank(), 4).run(ResNet9(2, width=2), 16, noted)

@@ -14,7 +14,7 @@ from stoker.run.directory import Run
 from stoker.run.events import Event
 from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.session import train
-from stoker.train.device import batch_memory
+from stoker.train.transfer import transfer_to
 
 pytestmark = [
     pytest.mark.gpu,
@@ -56,4 +56,5 @@ def test_a_stopped_run_goes_on_within_tolerance(data: Path, tmp_path: Path) -> N
 
 
 def test_batches_are_copied_from_pinned_memory() -> None:
-    assert torch.from_numpy(batch_memory(torch.device("cuda"))((4, 8, 8, 3))).is_pinned()
+    images = transfer_to(torch.device("cuda", 0)).memory(2).take((4, 8, 8, 3))
+    assert torch.from_numpy(images).is_pinned()

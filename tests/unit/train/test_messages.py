@@ -29,6 +29,7 @@ from stoker.train.attempt import launch, lost_peers
 from stoker.train.attempt.announce import idle_gpus, lost_ranks, slow_to_save, split_note
 from stoker.train.attempt.bits import bits_note
 from stoker.train.attempt.loop import Loop
+from stoker.train.device import LateNumbers
 from stoker.train.loaders import prepare
 from stoker.train.model.build import build_model
 from stoker.train.process_group import Ranks
@@ -100,7 +101,7 @@ def trouble_messages() -> Iterator[str]:
             ranks=SimpleNamespace(rank=0, world=world, largest=lambda numbers: votes),
             recipe=TINY,
         )
-        judged: Any = SimpleNamespace(step=20, sums=torch.zeros(4), starved=False)
+        judged: Any = SimpleNamespace(step=20, sums=LateNumbers(torch.zeros(4)), starved=False)
         return error_of(lambda: Step.raise_agreed_trouble(step, judged))
 
     yield bad(1, [0, 0])

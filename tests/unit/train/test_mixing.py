@@ -34,7 +34,7 @@ def batch(count: int, image_size: int = 8, seed: int = 0) -> tuple[Ints, Ints, T
 
 
 def drawn(recipe: Recipe, image_size: int, samples: Ints, epochs: Ints) -> Mix:
-    mix = draw_mix(recipe, image_size, samples, epochs, CPU)
+    mix = Mix.of(draw_mix(recipe, image_size, samples, epochs))
     assert mix is not None
     return mix
 
@@ -168,7 +168,7 @@ class TestCutmix:
 class TestOff:
     def test_nothing_is_drawn(self) -> None:
         samples, epochs, _ = batch(8)
-        assert draw_mix(Recipe(), 8, samples, epochs, CPU) is None
+        assert draw_mix(Recipe(), 8, samples, epochs) is None
 
     def test_images_are_handed_on_untouched(self) -> None:
         images = batch(8)[2]

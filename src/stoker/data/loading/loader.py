@@ -3,9 +3,11 @@
 Invariants: the bytes of a batch depend on (set, seed, position) alone: not on the number of
 threads, of ranks, or of batches made ahead. Threads decode into buffers that are reused, and at
 most `prefetch` batches are made at a time, so memory is bounded. There are no worker processes and
-no shared memory, so a kill leaves nothing to clean up.
+no shared memory, so a kill leaves nothing to clean up. The thread that asks for batches only waits:
+a decoding thread draws which samples a batch has, which part of each is shown, and what else the
+training step needs to know of it.
 
-    plan -> order (which samples) -> crops (which part) -> threads (bytes -> pixels) -> batch
+    plan -> buffer -> in threads: order (which samples) -> crops (which part) -> bytes -> pixels
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -60,6 +63,8 @@ class Loaded:
     labels: Ints
     samples: Ints
     epochs: Ints
+    drawn: Any = None
+    """What `LoaderOptions.draw` returned for this part."""
     futures: list[Future[None]] = field(default_factory=list, repr=False)
     chunk_seconds: list[tuple[float, ...]] = field(default_factory=list, repr=False)
     """For each finished task, its seconds in the order of WORK."""
@@ -71,16 +76,42 @@ class Loaded:
         return {name: round(s, 6) for name, s in zip(WORK, sums or [0.0] * 4, strict=True)}
 
 
-def plain_memory(shape: tuple[int, ...]) -> Pixels:
-    return np.empty(shape, dtype=np.uint8)
+class BatchMemory(Protocol):
+    """The buffers of batches. Both are called by the thread that asks for batches."""
+
+    def take(self, shape: tuple[int, ...]) -> Pixels: ...
+
+    def give_back(self, images: Pixels) -> None: ...
+
+
+class PlainMemory:
+    """Buffers that are free as soon as they are given back; those of a past phase are dropped."""
+
+    def __init__(self) -> None:
+        self._shape: tuple[int, ...] = ()
+        self._free: list[Pixels] = []
+
+    def take(self, shape: tuple[int, ...]) -> Pixels:
+        if shape != self._shape:
+            self._shape, self._free = shape, []
+        return self._free.pop() if self._free else self._make(shape)
+
+    def _make(self, shape: tuple[int, ...]) -> Pixels:
+        return np.empty(shape, dtype=np.uint8)
+
+    def give_back(self, images: Pixels) -> None:
+        if images.shape == self._shape:
+            self._free.append(images)
 
 
 @dataclass(frozen=True)
 class LoaderOptions:
     """Settings of a loader that most callers leave alone."""
 
-    allocate: Callable[[tuple[int, ...]], Pixels] = plain_memory
-    """Makes a batch buffer of a shape."""
+    memory: Callable[[], BatchMemory] = PlainMemory
+    """Makes the memory of a loader's batches."""
+    draw: Callable[[Batch, Ints, Ints], Any] = lambda batch, samples, epochs: None
+    """What else a step needs for the samples of a batch in their epochs, drawn ahead of it."""
     cache_bytes: int = CACHE_BYTES
     """Memory for whole shards of small images; sets that need more are read image by image."""
     on_damage: str = "stop"
@@ -131,8 +162,7 @@ class Loader:
         fits = suits(split, getattr(order, "lanes", 1), options.cache_bytes)
         self._small = SmallImages(split, options.cache_bytes, self._hashes) if fits else None
         self._largest = split.largest[0]
-        self._shape: tuple[int, ...] = ()
-        self._free: list[Pixels] = []
+        self._memory = options.memory()
         # OpenCV's own threads would compete with ours for the same cores.
         cv2.setNumThreads(0)
         self.threads = threads or usable_cores()
@@ -163,35 +193,42 @@ class Loader:
                 for message in self._damage.new_messages():
                     self.options.report(message)
                 yield loaded
-                if loaded.images.shape == self._shape:
-                    self._free.append(loaded.images)
+                self._memory.give_back(loaded.images)
         finally:
             for future in [future for loaded in ahead for future in loaded.futures]:
                 future.cancel()
 
     def _begin(self, batch: Batch) -> Loaded:
+        """Have this rank's part of a batch made."""
         edges = cuts(batch.size, self.world)
-        begin, end = edges[self.rank], edges[self.rank + 1]
-        samples, epochs = self.order.part(batch.position, batch.size, begin, end)
-        sizes = self.split.widths[samples], self.split.heights[samples]
-        crops = boxes(self.view, batch.image_size, samples, epochs, *sizes)
-        images = self._buffer((len(samples), batch.image_size, batch.image_size, 3))
-        loaded = Loaded(batch, images, self.split.labels[samples], samples, epochs)
-        chunk = SMALL_CHUNK if self._small else CHUNK
-        loaded.futures = [
-            self._threads.submit(self._run, loaded, crops, start, min(start + chunk, len(samples)))
-            for start in range(0, len(samples), chunk)
-        ]
-        # In a thread, so that training does not pause at the start of an epoch.
-        ahead = batch.position + LOOK_AHEAD * batch.size
-        self._threads.submit(self.order.look_ahead, ahead, batch.size)
+        count = edges[self.rank + 1] - edges[self.rank]
+        images = self._memory.take((count, batch.image_size, batch.image_size, 3))
+        nothing = np.empty(0, np.int64)
+        loaded = Loaded(batch, images, nothing, nothing, nothing)
+        loaded.futures.append(self._threads.submit(self._draw, loaded, edges[self.rank]))
         return loaded
 
-    def _buffer(self, shape: tuple[int, ...]) -> Pixels:
-        """A buffer for a batch; buffers of another shape (of a past phase) are dropped."""
-        if shape != self._shape:
-            self._shape, self._free = shape, []
-        return self._free.pop() if self._free else self.options.allocate(shape)
+    def _draw(self, loaded: Loaded, begin: int) -> None:
+        """Choose the samples and their crops, and hand them out to the threads in chunks."""
+        began, cpu_began = time.perf_counter(), time.thread_time()
+        batch, count = loaded.batch, len(loaded.images)
+        samples, epochs = self.order.part(batch.position, batch.size, begin, begin + count)
+        sizes = self.split.widths[samples], self.split.heights[samples]
+        crops = boxes(self.view, batch.image_size, samples, epochs, *sizes)
+        loaded.samples, loaded.epochs = samples, epochs
+        loaded.labels = self.split.labels[samples]
+        loaded.drawn = self.options.draw(batch, samples, epochs)
+        chunk = SMALL_CHUNK if self._small else CHUNK
+        # Before this task ends: a thread that has waited for it then waits for these.
+        loaded.futures.extend(
+            self._threads.submit(self._run, loaded, crops, start, min(start + chunk, count))
+            for start in range(0, count, chunk)
+        )
+        wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
+        loaded.chunk_seconds.append((0.0, wall_s, cpu_s, 0.0))
+        # A task of its own: it may take long at the end of an epoch, and nothing waits for it.
+        ahead = batch.position + LOOK_AHEAD * batch.size
+        self._threads.submit(self.order.look_ahead, ahead, batch.size)
 
     def _run(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> None:
         """Make the images from start to stop, and record the seconds that it took."""

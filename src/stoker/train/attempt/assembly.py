@@ -34,8 +34,8 @@ from stoker.train.attempt.end import INTERRUPTED, exit_interrupted, write_end
 from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Guards, Loop, Records
 from stoker.train.compile import Compilation
-from stoker.train.device import input_maker
 from stoker.train.loaders import Loaders, build_loaders
+from stoker.train.model_input import input_maker
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
 from stoker.train.records.verdicts import VerdictWatch
@@ -55,7 +55,7 @@ def assemble(inputs: AttemptInputs) -> Loop:
     rehearsal = rehearse_save(inputs, step.state)
     link = check_link(inputs, step)
     guards = build_guards(inputs, step)
-    compilation, loaders = build_compilation(inputs, step), open_loaders(inputs)
+    compilation, loaders = build_compilation(inputs, step), open_loaders(inputs, step)
     loop = Loop(step, compilation, loaders, guards, build_records(inputs, step, guards))
     announce(loop, inputs, rehearsal, link)
     if rehearsal:
@@ -86,7 +86,7 @@ def build_step(inputs: AttemptInputs) -> Step:
     if recipe.compile:
         # Each shape by itself: a graph for any size would depend on the sizes that came before.
         wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
-    to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last)
+    to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last, recipe.amp)
     return Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
 
 
@@ -134,11 +134,14 @@ def build_compilation(inputs: AttemptInputs, step: Step) -> Compilation:
     return Compilation(step, stop, leave)
 
 
-def open_loaders(inputs: AttemptInputs) -> Loaders:
+def open_loaders(inputs: AttemptInputs, step: Step) -> Loaders:
     run, prepared = inputs.run, inputs.prepared
     lanes = run.record["lanes"] if run.exists else prepared.lanes
-    write = inputs.events.write
-    return build_loaders(prepared, lanes, inputs.ranks, lambda text: write("note", words=text))
+
+    def report(message: str) -> None:
+        inputs.events.write("note", words=message)
+
+    return build_loaders(prepared, lanes, inputs.ranks, step.batches, report)
 
 
 def build_records(inputs: AttemptInputs, step: Step, guards: Guards) -> Records:

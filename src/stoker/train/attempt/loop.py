@@ -75,7 +75,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.ranks, self.state = self.step.ranks, self.step.state
         self.timeline, self.spans = self.step.timeline, self.step.spans
-        self.agreement = Agreement(self.ranks, self.records.log.flush)
+        self.agreement = Agreement(self.ranks, self.records.log.flush_finished)
         self._look_at = 0.0
 
     def begin(self) -> None:
@@ -181,7 +181,7 @@ class Loop:
         """Whether the ranks have agreed to stop. Raises Trouble if they agree on trouble."""
         losses, saves = self.guards.losses, self.records.saves
         self.guards.watchdog.beat()
-        if saves.due:
+        if saves.due and self.agreement.meets_next:
             self.records.log.flush()
         if self.run_is_lost():
             vote = RUN_LOST
@@ -231,6 +231,10 @@ class Loop:
     def save(self, *, best: bool = False, wait: bool = False) -> None:
         self.guards.run.require_place()
         with self.spans("checkpoint"):
+            if self.step.late_steps:
+                # Ranks have met without the numbers of the latest steps: now these are written.
+                self.records.log.flush()
+                self.ranks.meet()
             if self.step.guards:
                 self.step.raise_agreed_trouble(self.step.sentinel.first_bad(all_steps=True))
             self.records.saves.save(best=best, wait=wait)

@@ -30,9 +30,10 @@ from stoker.measure.trials.forecast import Cost, fixed_s, for_batch, spread
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch, Timeline
 from stoker.survive.remedies import Remedies, Trouble
-from stoker.train.device import build_on_device, input_maker, set_arithmetic
+from stoker.train.device import build_on_device, set_arithmetic
 from stoker.train.loaders import build_loaders, prepare
 from stoker.train.model.build import Normalise, check_image_sizes
+from stoker.train.model_input import input_maker
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 from stoker.train.step import Step
@@ -130,7 +131,7 @@ class Trial:
         self._images = np.empty((0, recipe.image_size, recipe.image_size, 3), np.uint8)
         state = TrainState.fresh(recipe, model, ranks.device)
         timeline = Timeline.of(recipe, samples)
-        to_input = input_maker(normalise, ranks.device, recipe.channels_last)
+        to_input = input_maker(normalise, ranks.device, recipe.channels_last, recipe.amp)
         spans = Spans(clock_of(ranks.device))
         self.step = Step(recipe, timeline, ranks, state, model, to_input, Remedies(NO_RUN), spans)
         model.train()
@@ -239,8 +240,9 @@ def measure_together(
     """Train with the batch size of `compute`, without the first steps: their data was ready."""
     trial_recipe = replace(harmless(recipe), batch_size=compute.measured_size)
     prepared = replace(prepare(dataset, trial_recipe, ranks), evaluated=None)
-    loader = build_loaders(prepared, prepared.lanes, ranks, lambda message: None).loader
     trial = Trial(trial_recipe, ranks, prepared.model, prepared.normalise, len(prepared.split))
+    batches_to = trial.step.batches
+    loader = build_loaders(prepared, prepared.lanes, ranks, batches_to, lambda note: None).loader
     costs: list[Cost] = []
     laps: list[tuple[Lap, dict[str, float]]] = []
     first, spans = prepared.fit.prefetch + 2, trial.step.spans

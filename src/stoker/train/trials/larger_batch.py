@@ -31,7 +31,8 @@ def larger_batch(
     assert step.loaded is not None
     model = step.state.model
     with buffers_restored(model):
-        images = step.to_input(step.loaded.images)
+        pixels = torch.from_numpy(step.loaded.images).to(step.ranks.device)
+        images = step.to_input(pixels, None)
         if LARGER * activation_bytes(model, images) > free_bytes // 2:
             return None
         more_images = torch.cat([images] * LARGER)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 
-import numpy as np
+import torch
 
 from stoker.measure import ports
 from stoker.measure.trials.link import max_over_ranks
 from stoker.recipe.schedule import Batch
-from stoker.train.passes import buffers_restored
-from stoker.train.step import NO_MEMORY, Step
+from stoker.train.passes import NO_MEMORY, buffers_restored
+from stoker.train.step import Step
 from stoker.train.trials.larger_batch import time_pass
 
 FEW_IMAGES = 16
@@ -71,5 +71,7 @@ def computing_s(step: Step, batch: Batch) -> float:
 
 def pass_s(step: Step, images: int, image_size: int) -> float:
     """Seconds of the fastest of three passes: the first one chooses kernels."""
-    blank = step.to_input(np.zeros((images, image_size, image_size, 3), np.uint8))
+    shape = (images, image_size, image_size, 3)
+    black = torch.zeros(shape, dtype=torch.uint8, device=step.ranks.device)
+    blank = step.to_input(black, None)
     return min(time_pass(step, blank) for _ in range(3))

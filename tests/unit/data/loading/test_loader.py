@@ -17,7 +17,7 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, LoaderOptions, Pixels, plain_memory
+from stoker.data.loading.loader import Loader, LoaderOptions, Pixels, PlainMemory
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
@@ -128,11 +128,12 @@ class TestSameBytes:
         assert all_same(made(sets[codec], rest, lanes=lanes), whole[step:])
 
     def test_whatever_is_in_the_buffers(self, sets: dict[str, Dataset], codec: str) -> None:
-        def scribbled(shape: tuple[int, ...]) -> Pixels:
-            return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+        class Scribbled(PlainMemory):
+            def _make(self, shape: tuple[int, ...]) -> Pixels:
+                return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
 
         assert all_same(
-            made(sets[codec], options=LoaderOptions(allocate=scribbled)), made(sets[codec])
+            made(sets[codec], options=LoaderOptions(memory=Scribbled)), made(sets[codec])
         )
 
 
@@ -216,12 +217,13 @@ class TestBuffers:
     def test_are_used_again(self, sets: dict[str, Dataset], prefetch: int) -> None:
         allocated: list[tuple[int, ...]] = []
 
-        def counted(shape: tuple[int, ...]) -> Pixels:
-            allocated.append(shape)
-            return plain_memory(shape)
+        class Counted(PlainMemory):
+            def _make(self, shape: tuple[int, ...]) -> Pixels:
+                allocated.append(shape)
+                return super()._make(shape)
 
         recipe = replace(RECIPE, epochs=14)
-        plan, options = timeline(sets["raw"], recipe).batches(), LoaderOptions(allocate=counted)
+        plan, options = timeline(sets["raw"], recipe).batches(), LoaderOptions(memory=Counted)
         assert len(made(sets["raw"], plan, prefetch=prefetch, options=options)) == 50
         assert len(allocated) <= prefetch + 1
 

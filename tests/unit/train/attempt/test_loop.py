@@ -81,7 +81,7 @@ def first_batch(loop: Loop) -> Loaded:
 
 def first_loss(loop: Loop) -> float:
     loaded = first_batch(loop)
-    return float(loop.step(loaded)[0]) / len(loaded.labels)
+    return float(loop.step(loaded).numbers()[0]) / len(loaded.labels)
 
 
 PINNED = replace(
@@ -150,7 +150,7 @@ def with_model(loop: Loop, model: nn.Module) -> Loop:
         loop.step,
         state=state,
         wrapped=model,
-        to_input=lambda images: make_input(images).double(),
+        to_input=lambda images, mix: make_input(images, mix).double(),
     )
     return replace(loop, step=step)
 
@@ -202,7 +202,7 @@ class TestAccumulation:
             with_model(make_loop(replace(recipe, micro_batch=micro)), without_norms())
             for micro in (0, micro_batch)
         ]
-        whole, parts = (loop.step(first_batch(loop)) for loop in loops)
+        whole, parts = (loop.step(first_batch(loop)).numbers() for loop in loops)
         torch.testing.assert_close(parts, whole, rtol=1e-6, atol=0)
         assert int(whole[2]) == batch_size  # of three classes each is among the five best
 
@@ -286,7 +286,7 @@ class TestStep:
         log_shares = torch.tensor([1.0, 0.0, 0.0]).log_softmax(0)
         targets = torch.full((3, 3), 0.1) + 0.7 * torch.eye(3)
         expected = -(targets[loaded.labels] @ log_shares).sum()
-        assert float(loop.step(loaded)[0]) == pytest.approx(float(expected), rel=1e-5)
+        assert float(loop.step(loaded).numbers()[0]) == pytest.approx(float(expected), rel=1e-5)
 
     def test_channels_last_is_only_a_matter_of_speed(self, make_loop: MakeLoop) -> None:
         losses = [first_loss(make_loop(replace(TINY, channels_last=how))) for how in (True, False)]

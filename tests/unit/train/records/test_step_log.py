@@ -12,6 +12,7 @@ import torch
 
 from stoker.measure.spans import Spans
 from stoker.run.events import Events
+from stoker.train.device import LateNumbers
 from stoker.train.records.step_log import SECONDS_BETWEEN_READS, StepLog
 
 
@@ -38,7 +39,7 @@ def sums_of(step: int) -> list[float]:
 
 def note(log: StepLog, step: int) -> None:
     numbers = torch.tensor([*sums_of(step), 0.5], dtype=torch.float64)
-    log.step(numbers, Spans().lap(), step=step, position=8 * step, images=8)
+    log.step(LateNumbers(numbers), Spans().lap(), step=step, position=8 * step, images=8)
 
 
 def test_flush_puts_every_step_into_the_file_in_order(path: Path, events: Events) -> None:

@@ -28,6 +28,7 @@ from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.remedies import Remedies
 from stoker.train.attempt.end import FINISHED
 from stoker.train.attempt.session import train
+from stoker.train.mixing import Mix
 from stoker.train.process_group import Ranks
 from stoker.train.records import verdicts as watch
 from stoker.train.state import TrainState
@@ -65,8 +66,8 @@ class TracedModel(nn.Module):
         return out
 
 
-def to_input(images: np.ndarray[Any, Any]) -> Tensor:
-    return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
+def to_input(images: Tensor, mix: Mix | None) -> Tensor:
+    return images.permute(0, 3, 1, 2).float() / 255
 
 
 ROOM = 1 << 40
@@ -133,7 +134,7 @@ class TestTrace:
     def test_steps_go_on_as_if_nothing_had_been_tried(self, make_step: MakeStep, kind: str) -> None:
         tried, plain = (make_step(TracedModel(), **KINDS[kind]) for _ in range(2))
         for loaded in batches(plain, 6):
-            assert same(tried(loaded), plain(loaded))
+            assert same(tried(loaded).numbers(), plain(loaded).numbers())
             larger_batch(tried, ROOM)
             assert same(everything(tried), everything(plain))
 

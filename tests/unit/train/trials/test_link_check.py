@@ -15,8 +15,8 @@ from stoker.measure.ports import BACKWARD, COSTLY, exposed_share
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline
 from stoker.survive.remedies import Remedies
-from stoker.train.device import input_maker
 from stoker.train.model.build import build_model
+from stoker.train.model_input import input_maker
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 from stoker.train.step import Step
