@@ -10,8 +10,11 @@ there is a run stopped, evaluated and saved, and all ranks decide that at the sa
 
 from __future__ import annotations
 
+import gc
 import math
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,8 +40,28 @@ GO_ON, STOP, DIVERGED, OUT_OF_MEMORY, RUN_LOST = range(5)
 """The votes of a rank between two steps, the most urgent last."""
 SECONDS_BETWEEN_LOOKS = 1.0
 """Between two checks that the run directory is still there."""
+STEPS_BETWEEN_COLLECTIONS = 50
+"""Steps between two collections of Python's young garbage; each hundredth is complete."""
 WAIT_SHARE = 0.25
 """The share of the grace period for which a rank that should stop waits for a late batch."""
+
+
+@contextmanager
+def collecting_by_schedule() -> Iterator[Callable[[int], None]]:
+    """Yields a function that collects garbage after some steps, in place of Python's own schedule:
+    that one pauses a rank in mid-step, at another time than the others, and all wait for it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+
+    def collect(step: int) -> None:
+        if step % STEPS_BETWEEN_COLLECTIONS == 0:
+            gc.collect(1 if step % (100 * STEPS_BETWEEN_COLLECTIONS) else 2)
+
+    try:
+        yield collect
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -92,9 +115,15 @@ class Loop:
 
     def run(self) -> bool:
         """Train to the end; False if stopped before. Raises Trouble that all ranks agree on."""
-        state, timeline = self.state, self.timeline
-        batches = self.loaders.loader.batches(timeline.batches(state.position), self.while_waiting)
+        plan = self.timeline.batches(self.state.position)
+        batches = self.loaders.loader.batches(plan, self.while_waiting)
         self.step.wrapped.train()
+        with collecting_by_schedule() as collect:
+            return self.steps(batches, collect)
+
+    def steps(self, batches: Iterator[Loaded], collect: Callable[[int], None]) -> bool:
+        """All steps that are left; False if stopped before."""
+        state, timeline = self.state, self.timeline
         # The time and the traffic before the first step belong to the start of the attempt.
         self.spans.lap()
         self.exchanged()
@@ -106,6 +135,7 @@ class Loop:
                 with self.spans("data"):
                     loaded = next(batches)
                 self.train_on(loaded)
+                collect(state.step)
             self.agreement.meet_next()
             if self.between_steps():
                 return False
