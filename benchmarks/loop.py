@@ -19,9 +19,11 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from figures import quartiles
@@ -38,7 +40,7 @@ from stoker.train.attempt.assembly import build_watchdog
 from stoker.train.attempt.loop import Guards, Loop, Records
 from stoker.train.compile import Compilation
 from stoker.train.loaders import Loaders
-from stoker.train.model.build import build_model
+from stoker.train.model.build import Normalise, build_model
 from stoker.train.model_input import input_maker
 from stoker.train.process_group import Ranks
 from stoker.train.records.saving import Saves
@@ -101,16 +103,15 @@ class Interleaved:
             yield Loaded(batch, self.images, self.labels, numbers, numbers * 0)
 
 
-def build_loop(recipe: Recipe, steps: int, folder: Path) -> tuple[Loop, Interleaved]:
-    ranks = Ranks.join()
-    model, normalise = build_model(recipe, CLASSES)
-    model = model.to(ranks.device, memory_format=torch.channels_last)
-    loader = Interleaved(recipe, Bare(recipe, ranks))
+def build_loop(
+    recipe: Recipe, steps: int, folder: Path, model: nn.Module, loader: Any, ranks: Ranks
+) -> Loop:
+    """A loop over synthetic batches."""
     run = Run(folder)
     events = Events(run.events_path(1, 0))
     timeline = Timeline.of(recipe, steps * recipe.batch_size)
     state = TrainState.fresh(recipe, model, ranks.device)
-    to_input = input_maker(normalise, ranks.device, channels_last=True)
+    to_input = input_maker(Normalise(), ranks.device, channels_last=True, amp=recipe.amp)
     step = Step(recipe, timeline, ranks, state, model, to_input, Remedies(folder))
     losses = LossWatch(math.log(CLASSES))
     log = StepLog(events, losses.add)
@@ -119,18 +120,22 @@ def build_loop(recipe: Recipe, steps: int, folder: Path) -> tuple[Loop, Interlea
     loop = Loop(
         step=step,
         compilation=Compilation(step, stop, leave=lambda: None),
-        loaders=Loaders(loader, evaluator=None),  # type: ignore[arg-type]
+        loaders=Loaders(loader, evaluator=None),
         guards=Guards(losses, build_watchdog(step, events, run.attempt_path(1)), stop, run),
         records=Records(events, log, saves, VerdictWatch(run, 1, events, step)),
     )
     loop.begin()
-    return loop, loader
+    return loop
 
 
 def measure(recipe: Recipe, steps: int) -> dict[str, float]:
     """Ratios of the bare loop's cost to ours, by the median step and by the sum of all."""
     with tempfile.TemporaryDirectory() as name:
-        loop, loader = build_loop(recipe, steps, Path(name))
+        ranks = Ranks.join()
+        model = build_model(recipe, CLASSES)[0]
+        model = model.to(ranks.device, memory_format=torch.channels_last)
+        loader = Interleaved(recipe, Bare(recipe, ranks))
+        loop = build_loop(recipe, steps, Path(name), model, loader, ranks)
         loop.run()
         loop.guards.watchdog.close()
         loop.records.verdicts.close()

@@ -33,6 +33,19 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
+def gradient_norm(gradients: list[Tensor]) -> Tensor:
+    """The norm of all gradients together, as `torch.nn.utils.get_total_norm` computes it. That one
+    sorts tensors by device and type first, which takes the host longer than the launches."""
+    norms = torch.stack(torch._foreach_norm(gradients, 2.0))
+    norm: Tensor = torch.linalg.vector_norm(norms, 2.0)
+    return norm
+
+
+def clip_gradients(gradients: list[Tensor], limit: float, norm: Tensor) -> None:
+    """Scale gradients of this norm down to the limit, as `clip_grads_with_norm_` does."""
+    torch._foreach_mul_(gradients, torch.clamp(limit / (norm + 1e-6), max=1.0))
+
+
 class MovingAverage:
     """A copy of the model: the moving average of its weights and statistics."""
 

@@ -31,7 +31,7 @@ from stoker.train.device import LateNumbers, seed_device
 from stoker.train.evaluate import hits
 from stoker.train.mixing import draw_mix, mixes, partners
 from stoker.train.model_input import MakeInput
-from stoker.train.optim import set_learning_rate
+from stoker.train.optim import clip_gradients, gradient_norm, set_learning_rate
 from stoker.train.passes import NO_MEMORY, blank_images, forward
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
@@ -79,7 +79,8 @@ class Step:
         seed_device(self.ranks.device, seed)
         rate = learning_rate(self.recipe, self.timeline.samples, batch)
         set_learning_rate(state.optimizer, rate * self.remedies.lr_factor(batch.position))
-        state.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None
         sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
         out_of_memory = False
         with self.spans("to_device"):
@@ -159,8 +160,8 @@ class Step:
         late. Raises Trouble about a gradient that is not finite."""
         state = self.state
         state.scaler.unscale_(state.optimizer)
-        params = [p for p in self.parameters if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = gradient_norm(gradients)
         sums[3] = norm.detach()
         late = LateNumbers(sums)
         if self.guards:
@@ -168,8 +169,8 @@ class Step:
             self.sentinel.add(PendingStep(step, late, out_of_memory, evidence))
             self.raise_agreed_trouble(self.sentinel.first_bad())
         if self.recipe.clip_grad:
-            nn.utils.clip_grads_with_norm_(params, self.recipe.clip_grad, norm)
-        if self.guards and self.ranks.device.type == "cuda":
+            clip_gradients(gradients, self.recipe.clip_grad, norm)
+        if self.guards and self.late_steps:
             # A fused optimiser reads this on the device and then does not change the weights.
             state.optimizer.found_inf = norm.isfinite().logical_not().float()  # type: ignore[attr-defined]
         state.scaler.step(state.optimizer)

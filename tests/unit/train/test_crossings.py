@@ -27,6 +27,7 @@ from stoker.recipe.schedule import Batch, Timeline
 from stoker.survive.remedies import Remedies
 from stoker.train import device as seam
 from stoker.train import optim, transfer
+from stoker.train import step as step_module
 from stoker.train.evaluate import Evaluator
 from stoker.train.mixing import draw_mix, partners
 from stoker.train.model.build import Normalise, ResNet9
@@ -251,14 +252,14 @@ SLIPS: dict[str, Callable[[Tensor], object]] = {
 def test_a_new_crossing_is_noticed(
     slip: str, fake_gpu: FakeTensorMode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    original = nn.utils.get_total_norm
+    original = optim.gradient_norm
 
     def with_slip(gradients: list[Tensor]) -> Tensor:
         norm = original(gradients)
         SLIPS[slip](norm)
         return norm
 
-    monkeypatch.setattr(nn.utils, "get_total_norm", with_slip)
+    monkeypatch.setattr(step_module, "gradient_norm", with_slip)
     recipe = Recipe(model="resnet9", batch_size=IMAGES, image_size=SIDE, epochs=2, amp="bf16")
     assert crossings(recipe, monkeypatch, tmp_path) != EXPECTED
 

@@ -9,7 +9,13 @@ from torch.optim import Optimizer
 
 from stoker.recipe.recipe import Recipe
 from stoker.train.model.build import ResNet9
-from stoker.train.optim import MovingAverage, build_optimizer, set_learning_rate
+from stoker.train.optim import (
+    MovingAverage,
+    build_optimizer,
+    clip_gradients,
+    gradient_norm,
+    set_learning_rate,
+)
 
 RECIPES = {
     "sgd": Recipe(optimizer="sgd", weight_decay=0.1),
@@ -145,3 +151,23 @@ class TestMovingAverage:
         assert model.training
         assert not average.model.training
         assert not any(weight.requires_grad for weight in average.model.parameters())
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("limit", [0.01, 1.0, 1e9])
+def test_norm_and_clipping_are_those_of_torch_bit_for_bit(limit: float) -> None:
+    torch.manual_seed(0)
+    shapes = [(64, 3, 7, 7), (64,), (1,), (10, 64), (5, 5, 5)]
+    ours, theirs = [], []
+    for shape in shapes:
+        ours.append(nn.Parameter(torch.randn(shape)))
+        ours[-1].grad = torch.randn(shape) * 3
+        theirs.append(nn.Parameter(ours[-1].detach().clone()))
+        theirs[-1].grad = ours[-1].grad.clone()
+    gradients = [weight.grad for weight in ours if weight.grad is not None]
+    norm = gradient_norm(gradients)
+    expected = nn.utils.get_total_norm([w.grad for w in theirs if w.grad is not None])
+    assert torch.equal(norm, expected)
+    clip_gradients(gradients, limit, norm)
+    nn.utils.clip_grads_with_norm_(theirs, limit, expected)
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))
