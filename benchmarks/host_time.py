@@ -39,6 +39,7 @@ from stoker.train.transfer import Copies
 LIMIT_MS = 1.5
 CLASSES, IMAGES = 10, 256
 STEPS_OF_A_ROUND = 20
+KERNELS = ("_fused_sgd_", "_foreach_norm", "_foreach_mul_", "_foreach_lerp_", "_foreach_copy_")
 
 
 class KernelTime:
@@ -47,14 +48,7 @@ class KernelTime:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        names = (
-            "_fused_sgd_",
-            "_foreach_norm",
-            "_foreach_mul_",
-            "_foreach_lerp_",
-            "_foreach_copy_",
-        )
-        for name in names:
+        for name in KERNELS:
             setattr(torch, name, self._timed(getattr(torch, name)))
         step_module.cross_entropy = self._timed(step_module.cross_entropy)
 
@@ -134,7 +128,7 @@ class Prepared:
 
 
 def measure(recipe: Recipe, steps: int) -> list[tuple[float, float]]:
-    """CPU milliseconds of the training thread for a step, of each round: without kernels, in all."""
+    """CPU milliseconds a step on the training thread, of each round: without kernels, in all."""
     model = Shrunk(build_model(recipe, CLASSES)[0])
     weights = list(model.parameters())
     gradients = [torch.ones_like(weight) for weight in weights]
