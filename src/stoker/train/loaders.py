@@ -83,6 +83,11 @@ def size_notes(
     return [note for note in notes if note][:1]
 
 
+def host_bytes(batch_bytes: int, pinned: bool) -> int:
+    """Memory of a batch buffer: torch rounds pinned memory up to a power of two."""
+    return 1 << (batch_bytes - 1).bit_length() if pinned else batch_bytes
+
+
 def fit_loading(
     recipe: Recipe,
     timeline: Timeline,
@@ -95,11 +100,14 @@ def fit_loading(
     allowed_bytes = allowed_memory(recipe.max_ram, usable_memory(), ranks.local_world)
     stretches = timeline.stretches
     largest = max(-(-s.batch_size // ranks.world) * s.image_size**2 * 3 for s in stretches)
-    loaders = [LoaderMemory(largest, threads, sum(split.largest))]
+    on_gpu = ranks.device.type == "cuda"
+    loader_memory = partial(LoaderMemory, threads=threads, buffers=2 if on_gpu else 1)
+    loaders = [loader_memory(host_bytes(largest, on_gpu), image_bytes=sum(split.largest))]
     if evaluated is not None:
         side = max(stretch.image_size for stretch in stretches)
         batch = min(recipe.eval_batch_size, len(evaluated))
-        loaders.append(LoaderMemory(batch * side**2 * 3, threads, sum(evaluated.largest)))
+        largest = host_bytes(batch * side**2 * 3, on_gpu)
+        loaders.append(loader_memory(largest, image_bytes=sum(evaluated.largest)))
     prefetch, note = fit_prefetch(loaders, recipe.prefetch, allowed_bytes)
     free_bytes = allowed_bytes - total_bytes(loaders, prefetch)
     cache_bytes = min(CACHE_BYTES, free_bytes // len(loaders))

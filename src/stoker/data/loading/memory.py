@@ -1,8 +1,8 @@
 """Memory of a rank's loaders, and how many batches ahead fit into a limit.
 
 Invariant: a pure function of numbers that are known before the first batch. A loader's memory is
-its batch buffers (one in use, the others ahead) and, for each thread, one stored and one decoded
-image. Nothing else grows with the set, because shards are read, not mapped.
+its batch buffers (one in use, on a GPU one that is being copied, the others ahead) and, for each
+thread, one stored and one decoded image. Nothing else grows with the set, because shards are read, not mapped.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ class LoaderMemory:
     threads: int
     image_bytes: int
     """The largest image, stored and decoded."""
+    buffers: int = 1
+    """Batch buffers beside those that are ahead."""
 
 
 def total_bytes(loaders: Sequence[LoaderMemory], prefetch: int) -> int:
     """Memory of some loaders together, with `prefetch` batches ahead."""
     return sum(
-        (prefetch + 1) * loader.batch_bytes + loader.threads * loader.image_bytes
+        (prefetch + loader.buffers) * loader.batch_bytes + loader.threads * loader.image_bytes
         for loader in loaders
     )
 
