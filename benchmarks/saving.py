@@ -16,6 +16,7 @@ that long no thread decodes an image or launches a kernel. It takes quiet cores.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import resource
 import subprocess
@@ -97,6 +98,11 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def full_collections() -> int:
+    """How often Python has looked at all objects for garbage, which holds the lock as well."""
+    return int(gc.get_stats()[2]["collections"])
+
+
 def saves(state: TrainState, folder: Path, count: int) -> Iterator[dict[str, float]]:
     """What each save took: blocked training, in the background, the lock; memory that it added."""
     for number in range(count):
@@ -104,7 +110,7 @@ def saves(state: TrainState, folder: Path, count: int) -> Iterator[dict[str, flo
             began = time.perf_counter()
             snapshot = state.snapshot({})
             blocked_s = time.perf_counter() - began
-        before_mb, began = peak_mb(), time.perf_counter()
+        before_mb, began, collected = peak_mb(), time.perf_counter(), full_collections()
         with LockMeter() as meter:
             size = write_checkpoint(folder / f"{number:09d}", snapshot)
             del snapshot
@@ -114,6 +120,7 @@ def saves(state: TrainState, folder: Path, count: int) -> Iterator[dict[str, flo
             "snapshot_held_ms": round(1000 * blocked.longest_s, 2),
             "save_ms": round(1000 * (time.perf_counter() - began), 1),
             "held_ms": round(1000 * meter.longest_s, 2),
+            "full_collections": full_collections() - collected,
             "added_mb": round(peak_mb() - before_mb, 1),
         }
 

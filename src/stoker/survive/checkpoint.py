@@ -8,7 +8,8 @@
         COMMITTED               hash of the manifest: written last
 
 Invariants: nothing is read from a folder whose marker is missing or wrong, and no file whose hash
-differs from the manifest. No pickled code is loaded: `weights_only=True` everywhere.
+differs from the manifest. No pickled code is loaded: `weights_only=True` everywhere. Writing
+runs beside training, so it holds the interpreter lock for a millisecond or two at a time.
 """
 
 from __future__ import annotations
