@@ -1,28 +1,43 @@
 """The cost of checkpoints at the default interval.
 
     python benchmarks/saving.py [--model resnet18] [--minutes 6]
+    python benchmarks/saving.py --lock [--model resnet152] [--optimizer sgd] [--saves 5]
 
-Trains in a separate process, as a user would, on small generated images, with every key that
-concerns saving at its default. Then adds up, from the run's events, the time that training waited
-for saves and the time that a core worked on them at the same time. The sum is the most that saving
-can have cost.
+The first trains in a separate process, as a user would, on small generated images, with every key
+that concerns saving at its default. Then adds up, from the run's events, the time that training
+waited for saves and the time that a core worked on them at the same time. The sum is the most that
+saving can have cost.
+
+The second saves a model with its moving average and optimiser again and again. It measures how long
+the snapshot blocks training, and the longest time for which a save holds the interpreter lock: for
+that long no thread decodes an image or launches a kernel. It takes quiet cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import resource
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
+from stoker.host.threads import LockMeter
+from stoker.recipe.recipe import Recipe
 from stoker.run.directory import Run
+from stoker.survive.checkpoint import write_checkpoint
+from stoker.train.device import build_on_device
+from stoker.train.state import TrainState
 
 CLASSES, IMAGES, SIDE = 10, 200, 64
 
@@ -67,11 +82,63 @@ def cost(run: Run) -> dict[str, object]:
     }
 
 
+def state_of(model: str, optimizer: str) -> TrainState:
+    """A state with a moving average and, after one step, what the optimiser keeps."""
+    recipe = Recipe(model=model, ema=True, optimizer=optimizer)
+    built, _ = build_on_device(recipe, 1000, torch.device("cpu"))
+    state = TrainState.fresh(recipe, built, torch.device("cpu"))
+    for parameter in built.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+    return state
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def full_collections() -> int:
+    """How often Python has looked at all objects for garbage, which holds the lock as well."""
+    return int(gc.get_stats()[2]["collections"])
+
+
+def saves(state: TrainState, folder: Path, count: int) -> Iterator[dict[str, float]]:
+    """What each save took: blocked training, in the background, the lock; memory that it added."""
+    for number in range(count):
+        with LockMeter() as blocked:
+            began = time.perf_counter()
+            snapshot = state.snapshot({})
+            blocked_s = time.perf_counter() - began
+        before_mb, began, collected = peak_mb(), time.perf_counter(), full_collections()
+        with LockMeter() as meter:
+            size = write_checkpoint(folder / f"{number:09d}", snapshot)
+            del snapshot
+        yield {
+            "megabytes": round(size / 1e6, 1),
+            "snapshot_ms": round(1000 * blocked_s, 1),
+            "snapshot_held_ms": round(1000 * blocked.longest_s, 2),
+            "save_ms": round(1000 * (time.perf_counter() - began), 1),
+            "held_ms": round(1000 * meter.longest_s, 2),
+            "full_collections": full_collections() - collected,
+            "added_mb": round(peak_mb() - before_mb, 1),
+        }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--model")
     parser.add_argument("--minutes", type=float, default=6.0)
+    parser.add_argument("--lock", action="store_true")
+    parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--saves", type=int, default=5)
     flags = parser.parse_args()
+    flags.model = flags.model or ("resnet152" if flags.lock else "resnet18")
+    if flags.lock:
+        with tempfile.TemporaryDirectory() as name:
+            for save in saves(state_of(flags.model, flags.optimizer), Path(name), flags.saves):
+                print(json.dumps(save), flush=True)
+        return
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         storage = Storage(codec="raw")

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from stoker.faults import reach
 
@@ -39,6 +39,64 @@ def sha256_file(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+class HashedWriter:
+    """A large file that is hashed while it is written, in chunks. Writing and hashing a chunk
+    release the interpreter lock.
+
+    Invariant: `write` raises no OSError, because `torch.save` cannot handle one in the middle of an
+    archive. What is written after an error is dropped, and leaving the context raises the error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._file, self._digest = path, path.open("wb"), hashlib.sha256()
+        self._small = bytearray()
+        """Small parts, which wait until there is a chunk of them."""
+        self._error: OSError | None = None
+        self.bytes = 0
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append the data; returns their bytes."""
+        view = memoryview(data).cast("B")
+        if len(self._small) + len(view) < _CHUNK:
+            self._small += view
+            return len(view)
+        self.flush()
+        for begin in range(0, len(view), _CHUNK):
+            self._put(view[begin : begin + _CHUNK])
+        return len(view)
+
+    def flush(self) -> None:
+        """Write the small parts that wait."""
+        small, self._small = self._small, bytearray()
+        if small:
+            self._put(memoryview(small))
+
+    def _put(self, chunk: memoryview) -> None:
+        if self._error:
+            return
+        try:
+            self._file.write(chunk)
+            self._file.flush()
+            self._digest.update(chunk)
+            self.bytes += len(chunk)
+            reach(f"{self._path.name}:piece")
+        except OSError as error:
+            self._error = error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        self.flush()
+        with self._file:  # closing may fail as well, on some mounts
+            if self._error and kind is None:
+                raise self._error
 
 
 def sync(path: Path) -> None:

@@ -7,11 +7,14 @@ import hashlib
 import json
 import os
 import threading
+from array import array
 from pathlib import Path
 
 import pytest
 
-from stoker.commit import sha256_file, sha256_of, write_bytes, write_json
+from stoker import faults
+from stoker.commit import HashedWriter, sha256_file, sha256_of, write_bytes, write_json
+from stoker.faults import Fault
 
 OLD, NEW = b"old " * 200_000, b"new " * 300_000
 
@@ -94,3 +97,43 @@ class TestPoorFileSystems:
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             write_bytes(tmp_path / "file", b"text")
+
+
+class TestHashedWriter:
+    @pytest.mark.parametrize(
+        "sizes",
+        [[], [0], [1], [1 << 20], [(1 << 20) + 1], [5, 3_000_000, 0, 7], [700_000] * 4],
+        ids=str,
+    )
+    def test_has_the_bytes_and_the_hash_of_what_was_written(
+        self, tmp_path: Path, sizes: list[int]
+    ) -> None:
+        parts = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+        with HashedWriter(tmp_path / "file") as file:
+            assert [file.write(part) for part in parts] == sizes
+        data = b"".join(parts)
+        assert (tmp_path / "file").read_bytes() == data
+        assert (file.bytes, file.sha256) == (len(data), sha256_of(data))
+
+    def test_takes_views_of_any_kind(self, tmp_path: Path) -> None:
+        with HashedWriter(tmp_path / "file") as file:
+            file.write(memoryview(array("d", [1.5, 2.5])))
+        assert (tmp_path / "file").read_bytes() == array("d", [1.5, 2.5]).tobytes()
+
+    def test_raises_the_first_error_at_the_end_and_writes_nothing_after_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        once = [Fault("full", "file:piece", count=2), Fault("quota", "file:piece", count=3)]
+        monkeypatch.setattr(faults, "_faults", once)
+        with pytest.raises(OSError, match="No space left"):
+            with HashedWriter(tmp_path / "file") as file:
+                file.write(bytes(5 << 20))
+                file.write(b"more")
+        assert (tmp_path / "file").stat().st_size == 2 << 20
+
+    def test_lets_another_error_pass(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(faults, "_faults", [Fault("full", "file:piece")])
+        with pytest.raises(TypeError, match="its own"):
+            with HashedWriter(tmp_path / "file") as file:
+                file.write(bytes(2 << 20))
+                raise TypeError("its own")

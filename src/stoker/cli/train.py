@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser, add_recipe_flags, flag_values
-from stoker.errors import FINISHED, Interrupted, exit_code
+from stoker.errors import FINISHED, BadRequest, Interrupted, exit_code
 from stoker.fleet.addresses import meeting_point
 from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import CALL_THREADS
@@ -22,9 +23,12 @@ from stoker.run.directory import Run
 from stoker.survive.reader import early_reader
 from stoker.survive.stopping import StopRequest
 from stoker.survive.storage import require_storage
-from stoker.text import say
+from stoker.text import say, shown
 from stoker.train.attempt import launch
 from stoker.train.model.names import OWN, check_model
+
+MOST_PROFILED = 100
+"""Steps in a trace: about a megabyte each before compression."""
 
 
 def parser() -> Parser:
@@ -49,8 +53,13 @@ def parser() -> Parser:
         default="",
         help="resume a run although these recipe keys have changed",
     )
+    profile = add(
+        "--profile",
+        metavar="FIRST..LAST",
+        help="write a Chrome trace of these steps, counted from 0, into the run directory",
+    )
     add_recipe_flags(train)
-    train.hide([changes, *add_node_flags(train)])
+    train.hide([changes, profile, *add_node_flags(train)])
     return train
 
 
@@ -84,6 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     candidates = resolutions(parsed.recipe, flag_values(parsed))
     recipe = candidates[0].recipe
     meeting = meeting_point(parsed.nodes, parsed.rendezvous)
+    profile = profile_steps(parsed.profile)
     check(parsed, recipe)
     from stoker.data.dataset import Dataset
 
@@ -116,8 +126,26 @@ def run(arguments: Sequence[str]) -> int:
     from stoker.data.loading.loader import DECODERS
 
     return exit_past_hanging_threads(
-        lambda: train_here(data, resolved, path, stop, allowed, parsed.yes), DECODERS
+        lambda: train_here(data, resolved, path, stop, allowed, parsed.yes, profile), DECODERS
     )
+
+
+def profile_steps(text: str | None) -> range | None:
+    """The steps of --profile; None without it. Raises BadRequest where it names no steps."""
+    if text is None:
+        return None
+    numbers = re.fullmatch(r"([0-9]{1,12})\.\.([0-9]{1,12})", text)
+    if not numbers:
+        raise BadRequest(f"--profile must be FIRST..LAST, such as 100..110, not '{shown(text)}'")
+    first, last = map(int, numbers.groups())
+    if last < first:
+        raise BadRequest(f"--profile {text} ends before it begins: write {last}..{first}")
+    if last - first >= MOST_PROFILED:
+        raise BadRequest(
+            f"--profile {text} has {last - first + 1:,} steps, and a trace may have "
+            f"{MOST_PROFILED}: write {first}..{first + MOST_PROFILED - 1}"
+        )
+    return range(first, last + 1)
 
 
 def speaks() -> bool:
@@ -161,6 +189,7 @@ def train_here(
     stop: StopRequest,
     allowed: Sequence[str],
     accept_slow_link: bool,
+    profile: range | None,
 ) -> int:
     """Train in this process; the exit code."""
     # Before the imports: its own take as long, and a core may be free.
@@ -170,6 +199,7 @@ def train_here(
         if resolved.note:
             say(f"note: {resolved.note}")
     from stoker.show.console import console_for
+    from stoker.train.attempt.inputs import AttemptOptions
     from stoker.train.attempt.session import train
 
     if speaks():
@@ -178,5 +208,6 @@ def train_here(
         if world > 1 and not is_rank():
             say(f"waiting for {world} ranks, as WORLD_SIZE says; unset it to train alone")
     listeners = (console_for(str(path), resolved.recipe.log_interval),) if speaks() else ()
-    outcome = train(data, resolved, path, listeners, stop, allowed, accept_slow_link, reader)
+    options = AttemptOptions(accept_slow_link, profile)
+    outcome = train(data, resolved, path, listeners, stop, allowed, options, reader)
     return exit_code(outcome, steps_aside=stop.steps_aside)

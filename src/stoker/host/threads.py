@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from stoker.errors import StokerError
 from stoker.host import proc
@@ -93,7 +93,7 @@ def lateness(late_s: Sequence[float], switch_s: float) -> dict[str, float]:
 
 
 class OwnDelay(KernelFile):
-    """Seconds that the calling thread was ready to run and had no core. Read in that thread only,
+    """Seconds that a thread, by default the calling one, was ready to run and had no core. Read
     without releasing the interpreter lock: waiting to get it back would add to the delay."""
 
     def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
@@ -157,6 +157,41 @@ def late_wake(stop_lock: threading.Lock, nap_s: float, delay: OwnDelay) -> tuple
     if delay_before is not None and delay_after is not None:
         late_s -= delay_after - delay_before
     return stopped, max(0.0, late_s)
+
+
+class LockMeter:
+    """The longest time, within the context, for which the thread that opened it held the
+    interpreter lock. Times without a core, of this thread or the one that waits, do not count.
+
+        with LockMeter() as meter:
+            save()
+        print(meter.longest_s)
+    """
+
+    NAP_S = 0.0005
+
+    def __enter__(self) -> Self:
+        self.longest_s = 0.0
+        self._stop = threading.Lock()
+        self._stop.acquire()
+        path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+        self._thread = threading.Thread(target=self._measure, args=(path,), name="stoker-lock")
+        self._thread.start()
+        return self
+
+    def _measure(self, path: str) -> None:
+        own, holder, stopped = OwnDelay(), OwnDelay(path), False
+        delay_s = holder.seconds() or 0.0
+        while not stopped:
+            stopped, late_s = late_wake(self._stop, self.NAP_S, own)
+            delay_before_s, delay_s = delay_s, holder.seconds() or 0.0
+            self.longest_s = max(self.longest_s, late_s - (delay_s - delay_before_s))
+        own.close()
+        holder.close()
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.release()
+        self._thread.join()
 
 
 def exit_past_hanging_threads(work: Callable[[], int], prefix: str) -> int:

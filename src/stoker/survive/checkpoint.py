@@ -8,29 +8,65 @@
         COMMITTED               hash of the manifest: written last
 
 Invariants: nothing is read from a folder whose marker is missing or wrong, and no file whose hash
-differs from the manifest. No pickled code is loaded: `weights_only=True` everywhere.
+differs from the manifest. No pickled code is loaded: `weights_only=True` everywhere. Writing
+runs beside training, so it holds the interpreter lock for a millisecond or two at a time.
 """
 
 from __future__ import annotations
 
 import io
+import json
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from pickle import Pickler
+from types import ModuleType
+from typing import IO, Any, Protocol, cast
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
-from stoker.commit import remove, sha256_file, sha256_of, sync, write_bytes, write_json
+from stoker.commit import (
+    HashedWriter,
+    remove,
+    sha256_file,
+    sha256_of,
+    sync,
+    write_bytes,
+    write_json,
+)
 from stoker.errors import StokerError
 from stoker.faults import reach
 from stoker.survive.manifest import FORMAT, MARKER, damaged, read_manifest
 from stoker.text import one_line
 
-CHUNK = 1 << 18
 Tensors = dict[str, Tensor]
+DTYPES = {
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Types in a safetensors file, in the order in which safetensors writes them: largest first."""
+HEADER_ALIGNMENT = 8
+
+
+def nothing() -> None:
+    """Nothing is left to wait for."""
 
 
 @dataclass
@@ -45,54 +81,113 @@ class Snapshot:
     """Position, step, best result, and what a program needs to use the weights."""
     name: str = ""
     """The checkpoint that it was read from."""
+    ready: Callable[[], None] = nothing
+    """Waits until the copies are complete. The thread that saves calls it before it reads them."""
 
 
-def copy_to_cpu(tree: Any) -> Any:
-    """A copy of nested dictionaries and lists in main memory, which training no longer changes."""
+class SnapshotCopy(Protocol):
+    """Copies the tensors of a snapshot to main memory, at once or beside training."""
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """A copy, which may still be incomplete."""
+        ...
+
+    def end(self) -> Callable[[], None]:
+        """Called after the last tensor of a snapshot, before training changes any of them; returns
+        what waits, in another thread, until all copies are complete."""
+        ...
+
+
+class PlainCopy:
+    """Copies the tensors of a snapshot at once."""
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return tensor.detach().to("cpu", copy=True)
+
+    def end(self) -> Callable[[], None]:
+        return nothing
+
+
+def copy_tree(tree: Any, copy: SnapshotCopy) -> Any:
+    """Nested dictionaries and lists with a copy of each tensor, which training does not change."""
     if isinstance(tree, Tensor):
-        return tree.detach().to("cpu", copy=True)
+        return copy(tree)
     if isinstance(tree, dict):
-        return {name: copy_to_cpu(value) for name, value in tree.items()}
-    return [copy_to_cpu(value) for value in tree] if isinstance(tree, list | tuple) else tree
-
-
-def contiguous(tensors: Tensors) -> Tensors:
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+        return {name: copy_tree(value, copy) for name, value in tree.items()}
+    return [copy_tree(value, copy) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> int:
     """Write the files, the manifest, then the marker; returns the files' bytes. Raises OSError."""
     reach("save:begun")
+    snapshot.ready()
     remove(folder)
     with suppress(FileExistsError):
         folder.parent.mkdir()  # not its parents: a run directory that was moved is not made again
     folder.mkdir()
     reach("save:folder")
-    files = {"weights.safetensors": save(contiguous(snapshot.weights))}
+    writers = {"weights.safetensors": partial(write_tensors, snapshot.weights)}
     if snapshot.ema:
-        files["ema.safetensors"] = save(contiguous(snapshot.ema))
-    buffer = io.BytesIO()
-    torch.save(snapshot.state, buffer)
-    files["state.pt"] = buffer.getvalue()
-    listed = {}
-    for name, data in files.items():
-        write_chunks(folder / name, data)
+        writers["ema.safetensors"] = partial(write_tensors, snapshot.ema)
+    writers["state.pt"] = partial(write_state, snapshot.state)
+    listed, size = {}, 0
+    for name, write in writers.items():
+        with HashedWriter(folder / name) as file:
+            write(file)
         sync(folder / name)
         reach(f"{name}:synced")
-        listed[name] = {"bytes": len(data), "sha256": sha256_of(data)}
+        listed[name] = {"bytes": file.bytes, "sha256": file.sha256}
+        size += file.bytes
     write_json(folder / "manifest.json", {**snapshot.facts, "format": FORMAT, "files": listed})
     write_bytes(folder / MARKER, sha256_file(folder / "manifest.json").encode())
     sync(folder.parent)
-    return sum(len(data) for data in files.values())
+    return size
 
 
-def write_chunks(path: Path, data: bytes) -> None:
-    """Write a large file in chunks, each of which is a place for a fault."""
-    with path.open("wb") as file:
-        for begin in range(0, len(data), CHUNK):
-            file.write(memoryview(data)[begin : begin + CHUNK])
-            file.flush()
-            reach(f"{path.name}:piece")
+def write_tensors(tensors: Tensors, file: HashedWriter) -> None:
+    """Write the bytes that `safetensors.torch.save` makes, which holds the interpreter lock all the
+    time and needs a copy of everything. Raises KeyError for a type that the format does not have.
+    """
+    places = {dtype: place for place, dtype in enumerate(DTYPES)}
+    names = sorted(tensors, key=lambda name: (places[tensors[name].dtype], name))
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+    entries, begin = [], 0
+    for name in names:
+        release_lock()
+        tensor, end = tensors[name], begin + tensors[name].nbytes
+        dtype, shape = DTYPES[tensor.dtype], list(tensor.shape)
+        entry = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        entries.append(f"{encode(name)}:{encode(entry)}")
+        begin = end
+    header = f"{{{','.join(entries)}}}".encode()
+    header += b" " * (-len(header) % HEADER_ALIGNMENT)
+    file.write(len(header).to_bytes(8, "little") + header)
+    for name in names:
+        # Row by row, as the format requires; a copy only of what is laid out in another way.
+        rows = tensors[name].contiguous().reshape(-1)
+        file.write(rows.view(torch.uint8).numpy().data)
+
+
+def write_state(state: dict[str, Any], file: HashedWriter) -> None:
+    """Write the bytes that `torch.save` makes. Raises TypeError for what cannot be pickled."""
+    torch.save(state, cast("IO[bytes]", file), pickle_module=lock_sharing_pickle)
+
+
+def release_lock() -> None:
+    """Let a thread that waits for the interpreter lock have it now, not after 5 ms."""
+    time.sleep(0)
+
+
+class LockSharingPickler(Pickler):
+    """Releases the interpreter lock before each tensor: otherwise C code holds it throughout."""
+
+    def reducer_override(self, value: object) -> Any:
+        release_lock()
+        return NotImplemented
+
+
+lock_sharing_pickle = ModuleType("lock_sharing_pickle")
+lock_sharing_pickle.Pickler = LockSharingPickler  # type: ignore[attr-defined]
 
 
 def read_checkpoint(folder: Path) -> Snapshot:

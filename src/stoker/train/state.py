@@ -5,7 +5,7 @@ Invariant: the recipe, the dataset and this state decide the rest of a run; noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stoker.recipe.recipe import Recipe
-from stoker.survive.checkpoint import Snapshot, copy_to_cpu
+from stoker.survive.checkpoint import PlainCopy, Snapshot, SnapshotCopy, copy_tree
 from stoker.train.optim import MovingAverage, build_optimizer
 
 
@@ -30,6 +30,8 @@ class TrainState:
     step: int = 0
     evaluated: int = 0
     best: float = -1.0
+    copy: SnapshotCopy = field(default_factory=PlainCopy)
+    """How a snapshot is taken from the device."""
 
     @classmethod
     def fresh(cls, recipe: Recipe, model: nn.Module, device: torch.device) -> TrainState:
@@ -48,13 +50,18 @@ class TrainState:
 
     def snapshot(self, facts: dict[str, Any]) -> Snapshot:
         """A copy of the state, with the facts that a reader needs to use it."""
-        optimizer = copy_to_cpu(self.optimizer.state_dict())
+        weights, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+        ema = self.ema.model.state_dict() if self.ema else {}
         progress = {"position": self.position, "step": self.step, "evaluated": self.evaluated}
         return Snapshot(
-            weights=copy_to_cpu(self.model.state_dict()),
-            ema=copy_to_cpu(self.ema.model.state_dict()) if self.ema else {},
-            state={"optimizer": optimizer, "scaler": self.scaler.state_dict()},
+            weights=copy_tree(weights, self.copy),
+            ema=copy_tree(ema, self.copy),
+            state={
+                "optimizer": copy_tree(optimizer, self.copy),
+                "scaler": self.scaler.state_dict(),
+            },
             facts={**progress, "best": self.best, **facts},
+            ready=self.copy.end(),
         )
 
     def restore(self, snapshot: Snapshot) -> None:

@@ -302,6 +302,9 @@ def test_mistakes_golden(desk: Path, capsys: pytest.CaptureFixture[str]) -> None
         "doctor --ranks two",
         "doctor --seconds long",
         "train empty --epochs",
+        "train empty --profile 110..100",
+        "train empty --profile 5",
+        "train empty --profile 100..1100",
     ):
         assert main(words.split()) == BAD_REQUEST
     check_golden("cli_mistakes", capsys.readouterr().err.splitlines())

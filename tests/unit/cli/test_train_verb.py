@@ -26,6 +26,17 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--model resnet5O", "resnet50"),
         ("--image-size 4", "--image-size 8"),
         ("--run photos/class0/0000.jpg", "--run"),
+        ("--profile 110..100", "100..110"),
+        ("--profile a..b", "FIRST..LAST"),
+        ("--profile 5", "FIRST..LAST"),
+        ("--profile 5..", "FIRST..LAST"),
+        ("--profile=-5..5", "FIRST..LAST"),
+        ("--profile=", "FIRST..LAST"),
+        ("--profile 1...5", "FIRST..LAST"),
+        ("--profile 1.5..5", "FIRST..LAST"),
+        ("--profile \u0661..\u0662", "FIRST..LAST"),
+        ("--profile 0..9999999999999", "FIRST..LAST"),
+        ("--profile 7..107", "7..106"),
     ],
 )
 def test_a_mistake_is_found_before_the_folder_is_packed(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import sys
 import threading
@@ -10,9 +11,11 @@ from statistics import median
 
 import pytest
 
+from measured import held, measured
 from stoker.host.threads import (
     SPINS,
     CoreUse,
+    LockMeter,
     OwnDelay,
     ThreadSeconds,
     busiest,
@@ -179,3 +182,19 @@ def test_waiting_threads_sleep_soon_unless_the_user_chose(
     environment = dict(own)
     limit_spinning(environment)
     assert environment == after
+
+
+@linux
+@pytest.mark.alone
+@measured()
+def test_a_call_that_keeps_the_lock_is_measured_and_a_sleep_is_not() -> None:
+    keep_lock = ctypes.PyDLL(None).usleep
+    with LockMeter() as meter:
+        time.sleep(0.02)
+        keep_lock(30_000)
+        time.sleep(0.02)
+    assert meter.longest_s > 0.025
+    held(meter.longest_s < 0.035, meter.longest_s)
+    with LockMeter() as meter:
+        time.sleep(0.1)
+    held(meter.longest_s < 0.004, meter.longest_s)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from bits import same
@@ -127,3 +129,38 @@ class TestFacts:
         state = fresh(PLAIN)
         assert (state.position, state.step, state.evaluated) == (0, 0, 0)
         assert state.best < 0
+
+
+class LateCopy:
+    """Copies nothing before `ready`, as a side stream may."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.ended = 0
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        assert not self.ended, "a copy after the end of the snapshot"
+        self.pairs.append((torch.full_like(tensor, -7), tensor.detach()))
+        return self.pairs[-1][0]
+
+    def end(self) -> Callable[[], None]:
+        self.ended += 1
+        return self.finish
+
+    def finish(self) -> None:
+        for target, source in self.pairs:
+            target.copy_(source)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_snapshot_may_be_copied_late(name: str, tmp_path: Path) -> None:
+    state = fresh(RECIPES[name])
+    train(state, 2)
+    write_checkpoint(tmp_path / "plain", state.snapshot({}))
+    state.copy = late = LateCopy()
+    snapshot = state.snapshot({})
+    assert late.ended == 1
+    write_checkpoint(tmp_path / "late", snapshot)
+    plain, read = (read_checkpoint(tmp_path / folder) for folder in ("plain", "late"))
+    for what in ("weights", "ema", "state"):
+        assert same(getattr(read, what), getattr(plain, what)), what

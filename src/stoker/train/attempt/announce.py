@@ -25,6 +25,7 @@ from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import rank_and_host
 from stoker.train.loaders import Prepared
 from stoker.train.process_group import Ranks
+from stoker.train.records.trace import profile_note
 
 ALLOWED = {HARMLESS: "", CONSENT: ", as allowed, from here on"}
 
@@ -68,6 +69,7 @@ def announce(
         *(remedy.text() for remedy in loop.step.remedies.taken),
         *slow_to_save(recipe, rehearsal),
         *inputs.prepared.fit.notes,
+        *profile_note(inputs.options.profile, state.step, timeline.steps),
     ]
     events.write(
         "attempt",

@@ -38,6 +38,7 @@ from stoker.train.loaders import Loaders, build_loaders
 from stoker.train.model_input import input_maker
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
+from stoker.train.records.trace import NAME, ProfiledSpans, trace_writer
 from stoker.train.records.verdicts import VerdictWatch
 from stoker.train.state import TrainState
 from stoker.train.step import Step
@@ -69,7 +70,7 @@ def build_step(inputs: AttemptInputs) -> Step:
     prepared, ranks, run = inputs.prepared, inputs.ranks, inputs.run
     recipe, model = prepared.recipe, prepared.model
     state = TrainState.fresh(recipe, model, ranks.device)
-    spans = Spans(clock_of(ranks.device))
+    spans = build_spans(inputs, state)
     wrapped = ranks.wrap(model)
     exchange = ranks.watch_exchange(wrapped, spans)
     ranks.settle(wrapped, model, prepared.timeline.stretches[0].image_size)
@@ -88,6 +89,19 @@ def build_step(inputs: AttemptInputs) -> Step:
         wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
     to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last, recipe.amp)
     return Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
+
+
+def build_spans(inputs: AttemptInputs, state: TrainState) -> Spans:
+    """The parts of each step; on rank 0, those of the chosen steps are in a trace too."""
+    device, chosen, events = inputs.ranks.device, inputs.options.profile, inputs.events
+    if chosen is None or not inputs.ranks.first:
+        return Spans(clock_of(device))
+    prepared, start = inputs.prepared, inputs.run.recipe_start()
+    end = Timeline.of(prepared.recipe, len(prepared.split), *start).steps
+    steps = range(chosen.start, min(chosen.stop, end))
+    path = inputs.run.attempt_path(inputs.attempt) / NAME
+    write = trace_writer(path, lambda text: events.write("note", words=text))
+    return ProfiledSpans(clock_of(device), steps, lambda: state.step, device, write)
 
 
 def rehearse_save(inputs: AttemptInputs, state: TrainState) -> RehearsalResult | None:
@@ -110,7 +124,7 @@ def check_link(inputs: AttemptInputs, step: Step) -> tuple[float, float] | None:
     if link is None:
         return None
     # A --yes on one node counts for all; a run that has begun is not refused.
-    accepted = any(ranks.largest([int(inputs.accept_slow_link), len(inputs.run.starts())]))
+    accepted = any(ranks.largest([int(inputs.options.accept_slow_link), len(inputs.run.starts())]))
     if not accepted and (reason := too_slow(step, *link)):
         raise BadRequest(reason)
     return link

@@ -18,6 +18,16 @@ from stoker.train.loaders import Prepared, prepare
 from stoker.train.process_group import Ranks
 
 
+@dataclass(frozen=True)
+class AttemptOptions:
+    """Flags of the command that are no keys of the recipe: the result stays the same."""
+
+    accept_slow_link: bool = False
+    """Train even if the link between the machines is too slow for the run."""
+    profile: range | None = None
+    """Steps of which rank 0 writes a trace."""
+
+
 @dataclass
 class AttemptInputs:
     """Everything that an attempt is built from."""
@@ -26,8 +36,7 @@ class AttemptInputs:
     run: Run
     ranks: Ranks
     stop: StopRequest
-    accept_slow_link: bool = False
-    """Train even if the link between the machines is too slow for the run."""
+    options: AttemptOptions = AttemptOptions()
     reader: Reader | None = None
     """The process that reads the first checkpoint back; None if that is not needed."""
     changes: list[Change] = field(default_factory=list)

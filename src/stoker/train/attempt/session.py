@@ -32,7 +32,7 @@ from stoker.train.attempt.announce import record_of
 from stoker.train.attempt.assembly import assemble
 from stoker.train.attempt.end import FAILED, FINISHED, INTERRUPTED, REFUSED, ROLLED_BACK, write_end
 from stoker.train.attempt.fit import checkpoints_of
-from stoker.train.attempt.inputs import AttemptInputs
+from stoker.train.attempt.inputs import AttemptInputs, AttemptOptions
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import naming_lost_peers
 from stoker.train.loaders import prepare
@@ -49,7 +49,7 @@ def train(
     listeners: tuple[Listener, ...] = (),
     stop: StopRequest | None = None,
     allowed: Collection[str] = (),
-    accept_slow_link: bool = False,
+    options: AttemptOptions = AttemptOptions(),  # noqa: B008, because it is frozen
     reader: Reader | None = None,
 ) -> str:
     """Train until the run is finished or a stop is requested; returns "finished" or "interrupted".
@@ -66,7 +66,7 @@ def train(
         leaving.callback(ranks.leave)
         leaving.callback(run.unlock)
         prepared = prepare(dataset, recipe, ranks)
-        inputs = AttemptInputs(prepared, run, ranks, stop, accept_slow_link, reader)
+        inputs = AttemptInputs(prepared, run, ranks, stop, options, reader)
         del prepared  # so that inputs can free the model
         inputs.changes = open_run(inputs, resolved, allowed)
         limit_time(recipe, stop)
