@@ -8,12 +8,14 @@ events and pinned memory; tests put a recording fake in its place.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from stoker.recipe.recipe import Recipe
+from stoker.survive.checkpoint import PlainCopy, SnapshotCopy
 from stoker.train.model.build import Normalise, build_model
 
 
@@ -148,3 +150,38 @@ class LateNumbers:
         if self._event is not None:
             wait_until_passed(self._event)
         return self._numbers
+
+
+class StateCopies:
+    """Copies the state of training to the host for a checkpoint, in a stream of its own.
+
+    The host waits for nothing: the copies begin when the steps so far are done, the next step
+    begins when the copies are done, and the thread that saves waits before it reads them.
+    """
+
+    def __init__(self, streams: Streams, device_type: str = "cuda") -> None:
+        self._streams, self._device_type = streams, device_type
+        self._begun = False
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()
+        if tensor.device.type != self._device_type or not tensor.nbytes:
+            return tensor.to("cpu", copy=True)  # a counter on the host, or nothing
+        if not self._begun:
+            self._streams.wait(COPY, self._streams.mark(COMPUTE))
+            self._begun = True
+        memory = self._streams.host_memory(tensor.nbytes)
+        # In the layout of the device: one copy of bytes, without a kernel that arranges them.
+        copy = memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+        self._streams.copy(copy, tensor)
+        return copy
+
+    def end(self) -> Callable[[], None]:
+        copied, self._begun = self._streams.mark(COPY), False
+        self._streams.wait(COMPUTE, copied)
+        return lambda: self._streams.wait_on_host(copied)
+
+
+def state_copy(device: torch.device) -> SnapshotCopy:
+    """How the state of training on this device is copied for a checkpoint."""
+    return StateCopies(CudaStreams(device)) if device.type == "cuda" else PlainCopy()

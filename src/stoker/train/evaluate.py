@@ -19,7 +19,7 @@ from stoker.recipe.schedule import Batch
 from stoker.train.model_input import MakeInput
 from stoker.train.passes import forward
 from stoker.train.process_group import Ranks
-from stoker.train.transfer import InPlace, Transfer
+from stoker.train.transfer import BatchTransfer, InPlace
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Evaluator:
     batch_size: int
     amp: str = "off"
     """The precision of the model's arithmetic."""
-    transfer: Transfer = field(default_factory=InPlace)
+    transfer: BatchTransfer = field(default_factory=InPlace)
 
     @property
     def images(self) -> int:

@@ -27,7 +27,7 @@ from stoker.train.evaluate import Evaluator
 from stoker.train.mixing import Ints, MixNumbers, draw_mix
 from stoker.train.model.build import Normalise, check_image_sizes
 from stoker.train.process_group import Ranks
-from stoker.train.transfer import Transfer
+from stoker.train.transfer import BatchTransfer
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def build_loaders(
     prepared: Prepared,
     lanes: int,
     ranks: Ranks,
-    transfer: Transfer,
+    transfer: BatchTransfer,
     report: Callable[[str], None],
 ) -> Loaders:
     """The loaders of a run. `lanes` is the number that the run began with, so that another batch

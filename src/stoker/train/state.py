@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import PlainCopy, Snapshot, SnapshotCopy, copy_tree
+from stoker.train.device import state_copy
 from stoker.train.optim import MovingAverage, build_optimizer
 
 
@@ -41,6 +42,7 @@ class TrainState:
             build_optimizer(recipe, model),
             MovingAverage(model, recipe.ema_decay) if recipe.ema else None,
             torch.amp.GradScaler(device.type, enabled=recipe.amp == "fp16"),
+            copy=state_copy(device),
         )
 
     @property

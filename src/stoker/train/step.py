@@ -35,7 +35,7 @@ from stoker.train.optim import clip_gradients, gradient_norm, set_learning_rate
 from stoker.train.passes import NO_MEMORY, blank_images, forward
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
-from stoker.train.transfer import DeviceBatch, Transfer, transfer_to
+from stoker.train.transfer import BatchTransfer, DeviceBatch, transfer_to
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Step:
     remedies: Remedies
     spans: Spans = field(default_factory=Spans)
     exchange: GradientExchange | None = None
-    transfer: Transfer | None = None
+    transfer: BatchTransfer | None = None
     """How batches get to the device; without it, as the device needs it."""
 
     def __post_init__(self) -> None:

@@ -47,7 +47,7 @@ class DeviceBatch:
         return DeviceBatch(self.images[begin:end], self.labels[begin:end], mix)
 
 
-class Transfer(Protocol):
+class BatchTransfer(Protocol):
     """Brings batches to the device."""
 
     def memory(self, buffers: int) -> BatchMemory:
@@ -238,6 +238,6 @@ class Copies:
         return slots[-1]
 
 
-def transfer_to(device: torch.device) -> Transfer:
+def transfer_to(device: torch.device) -> BatchTransfer:
     """How batches get to this device."""
     return Copies(CudaStreams(device)) if device.type == "cuda" else InPlace()
