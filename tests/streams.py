@@ -2,8 +2,8 @@
 
 It stands in for a GPU behind `train/device.py`'s `Streams`. What is queued runs when the host waits
 for an event, or by chance at any call. While a copy is under way its target holds noise, and at its
-end a source on the host must be what it was when the copy was queued. So data that is read or overwritten too
-early is noticed: the reader gets wrong bytes.
+end a source on the host must be what it was when the copy was queued. So data that is read or
+overwritten too early is noticed: the reader gets wrong bytes.
 """
 
 from __future__ import annotations
