@@ -29,8 +29,6 @@ class PendingStep:
 
     step: int
     sums: Tensor
-    starved: bool = False
-    """Whether this rank ran out of memory in this step."""
 
 
 class Sentinel:

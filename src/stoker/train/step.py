@@ -2,8 +2,8 @@
 
 Invariants: a step is a function of the state and the position: the learning rate, the crops, the
 mixing and the dropout all follow from the position. The weights do not change before the gradient
-of the whole batch is known to be finite. A rank that runs out of memory still takes part in the
-gradient exchange, with a gradient of NaN: so all ranks learn of it at the same step.
+of the whole batch is known to be finite. A rank that runs out of memory raises Trouble; other ranks
+do not know of it, for it may have come in the middle of the gradient exchange.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker import faults
 from stoker.chance import seed_of
 from stoker.data.loading.loader import Loaded
+from stoker.host.out_of_memory import is_out_of_memory
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
 from stoker.recipe.recipe import Recipe
@@ -34,11 +35,9 @@ from stoker.train.device import seed_device
 from stoker.train.evaluate import hits
 from stoker.train.mixing import apply_mix, draw_mix, partners
 from stoker.train.optim import set_learning_rate
-from stoker.train.passes import blank_images, forward
+from stoker.train.passes import forward
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
-
-NO_MEMORY = (torch.OutOfMemoryError, MemoryError)
 
 
 @dataclass
@@ -56,13 +55,15 @@ class Step:
     exchange: GradientExchange | None = None
 
     def __post_init__(self) -> None:
-        self.out_of_memory_step: int | None = None
-        """The first step in which this rank ran out of memory."""
         # torch.compile wraps the module once more.
         self.ddp = getattr(self.wrapped, "_orig_mod", self.wrapped)
         self.micro_batch = self.remedies.micro_batch(self.recipe)
         self.sentinel = Sentinel(self.ranks.device)
         self.loaded: Loaded | None = None
+        if faults.is_armed("gradient"):
+            # The first weights get their gradient last: all others are exchanged by then.
+            first = next(self.state.model.parameters())
+            first.register_hook(lambda gradient: faults.reach("gradient", gradient))  # type: ignore[no-untyped-call]
 
     def __call__(self, loaded: Loaded) -> Tensor:
         """Make the step. Returns the loss and the top-1 and top-5 hits, summed over this rank's
@@ -75,22 +76,26 @@ class Step:
         rate = learning_rate(self.recipe, self.timeline.samples, batch)
         set_learning_rate(state.optimizer, rate * self.remedies.lr_factor(batch.position))
         state.optimizer.zero_grad(set_to_none=True)
-        sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
-        out_of_memory = False
-        for begin, end in pairwise(micro_cuts(len(loaded.labels), self.micro_batch)):
-            try:
+        fits = True
+        try:
+            sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
+            for begin, end in pairwise(micro_cuts(len(loaded.labels), self.micro_batch)):
                 sums[:3] += self.micro_step(loaded, begin, end)
-            except NO_MEMORY:
-                out_of_memory = True
-            if out_of_memory:  # handled here, where the exception no longer holds tensors
-                if self.out_of_memory_step is None:
-                    self.out_of_memory_step = batch.step
-                self.poison_gradient(batch.image_size)
-                break
-        with self.spans("optimiser"):
-            sums[3] = self.update(PendingStep(batch.step, sums, out_of_memory))
+            with self.spans("optimiser"):
+                sums[3] = self.update(PendingStep(batch.step, sums))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            fits = False
+        if not fits:  # raised here, where the exception no longer holds tensors
+            raise self.out_of_memory(batch.step)
         state.position, state.step = batch.end, batch.step + 1
         return sums
+
+    def out_of_memory(self, step: int) -> Trouble:
+        """The trouble of this rank without memory. A rank among others is alone with it."""
+        alone = self.ranks.world == 1
+        return Trouble(MEMORY, step, f"on rank {self.ranks.rank}", agreed=alone)
 
     def micro_batch_sizes(self, batch: Batch) -> list[int]:
         """Images in each micro-batch of this rank's share of a batch, in order."""
@@ -139,14 +144,6 @@ class Step:
             return nullcontext()
         return self.ddp.no_sync()
 
-    def poison_gradient(self, image_size: int) -> None:
-        """Exchange a gradient of NaN. (A rank without memory in the exchange itself just fails.)"""
-        self.state.optimizer.zero_grad(set_to_none=True)
-        if self.ranks.device.type == "cuda":
-            torch.cuda.empty_cache()
-        blank = blank_images(image_size, self.ranks.device)
-        (self.ddp(blank).sum() * float("nan")).backward()
-
     def update(self, step: PendingStep) -> Tensor:
         """Update weights and moving average; the norm. Raises Trouble if it is not finite."""
         state = self.state
@@ -176,11 +173,8 @@ class Step:
         """Raise Trouble about a bad step, with the same cause on every rank."""
         if bad is None:
             return
-        number = self.ranks.rank + 1
         own_is_bad = not bool(bad.sums[:3].isfinite().all())
-        no_memory, culprit = self.ranks.largest([bad.starved * number, own_is_bad * number])
-        if no_memory:
-            raise Trouble(MEMORY, bad.step, f"on rank {no_memory - 1}")
+        culprit = self.ranks.largest([own_is_bad * (self.ranks.rank + 1)])[0]
         if self.recipe.on_divergence != "off":
             whose = f" of rank {culprit - 1}" if culprit and self.ranks.world > 1 else ""
             detail = f"the gradient{whose}; the weights were not touched"

@@ -7,15 +7,15 @@ trace in the run. Only a new run is refused: a resumed run reports later what li
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 
 import numpy as np
 
+from stoker.host.out_of_memory import is_out_of_memory
 from stoker.measure import ports
 from stoker.measure.trials.link import max_over_ranks
 from stoker.recipe.schedule import Batch
 from stoker.train.passes import buffers_restored
-from stoker.train.step import NO_MEMORY, Step
+from stoker.train.step import Step
 from stoker.train.trials.larger_batch import time_pass
 
 FEW_IMAGES = 16
@@ -62,10 +62,14 @@ def computing_s(step: Step, batch: Batch) -> float:
     sizes = step.micro_batch_sizes(batch)
     held, few = sizes[0], min(FEW_IMAGES, sizes[0])
     image_s = math.inf
-    with buffers_restored(step.state.model), suppress(*NO_MEMORY):
-        image_s = pass_s(step, few, batch.image_size) / few
-        if few < held and image_s * held < LONG_S:
-            image_s = pass_s(step, held, batch.image_size) / held
+    with buffers_restored(step.state.model):
+        try:
+            image_s = pass_s(step, few, batch.image_size) / few
+            if few < held and image_s * held < LONG_S:
+                image_s = pass_s(step, held, batch.image_size) / held
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
     return image_s * sum(sizes)
 
 
