@@ -15,6 +15,7 @@ from bits import same
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from stoker.train.model.build import build_model
+from stoker.train.optim import build_optimizer
 from stoker.train.state import TrainState
 
 CPU = torch.device("cpu")
@@ -127,3 +128,17 @@ class TestFacts:
         state = fresh(PLAIN)
         assert (state.position, state.step, state.evaluated) == (0, 0, 0)
         assert state.best < 0
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_fused_optimiser_has_momentum_whatever_the_checkpoint_holds(steps: int) -> None:
+    """A checkpoint of step 0, or one that a CPU wrote there, has no momentum in it."""
+    saved = fresh(PLAIN)
+    train(saved, steps)
+    state = fresh(PLAIN, seed=1)
+    state.optimizer = build_optimizer(PLAIN, state.model, fused=True)
+    state.restore(saved.snapshot({}))
+    for ours, theirs in zip(state.model.parameters(), saved.model.parameters(), strict=True):
+        buffer = saved.optimizer.state[theirs].get("momentum_buffer", torch.zeros_like(theirs))
+        assert torch.equal(state.optimizer.state[ours]["momentum_buffer"], buffer)
