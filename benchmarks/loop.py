@@ -38,7 +38,6 @@ from stoker.survive.remedies import Remedies
 from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.assembly import build_watchdog
 from stoker.train.attempt.loop import Guards, Loop, Records
-from stoker.train.compile import Compilation
 from stoker.train.loaders import Loaders
 from stoker.train.model.build import Normalise, build_model
 from stoker.train.model_input import input_maker
@@ -46,6 +45,7 @@ from stoker.train.process_group import Ranks
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
 from stoker.train.records.verdicts import VerdictWatch
+from stoker.train.shape_trial import ShapeTrial
 from stoker.train.state import TrainState
 from stoker.train.step import Step
 
@@ -119,7 +119,7 @@ def build_loop(
     saves = Saves(recipe, state, Checkpoints(folder), {}, log, first=True)
     loop = Loop(
         step=step,
-        compilation=Compilation(step, stop, leave=lambda: None),
+        shape_trial=ShapeTrial(step, stop, leave=lambda: None),
         loaders=Loaders(loader, evaluator=None),
         guards=Guards(losses, build_watchdog(step, events, run.attempt_path(1)), stop, run),
         records=Records(events, log, saves, VerdictWatch(run, 1, events, step)),

@@ -9,7 +9,7 @@ BAD_REQUEST = 2
 INTERRUPTED = 75
 """Stopped on request, with everything saved: the same command resumes."""
 STEPPED_ASIDE = 76
-"""A rank tells its elastic launcher: everything is saved, start me again with new peers."""
+"""A rank tells its launcher: the run can go on, start me again (elastic: with new peers)."""
 
 _CODES = {"finished": FINISHED, "interrupted": INTERRUPTED, "failed": FAILED}
 

@@ -49,6 +49,9 @@ class Fault:
     """It no longer happens from this step on."""
     every: int = 0
     """It alternates: this many steps with the fault, then as many without."""
+    once: str = ""
+    """A file that is created when it happens; where that file exists it does not happen: so it
+    happens to one of several processes in a row."""
     processes: int = 0
     """Busy processes of the fault `neighbours`."""
 
@@ -65,10 +68,14 @@ class Fault:
                 return False
             if self.step not in (None, _now.step) or self.rank not in (None, _now.rank):
                 return False
+            if self.once and Path(self.once).exists():
+                return False
             self.count -= 1
             if self.count >= 1:
                 return False
             self.count = int(self.again)
+            if self.once:
+                Path(self.once).touch()
             return True
 
 
@@ -100,6 +107,11 @@ def note() -> str:
         return ""
     rows = ", ".join(f"{fault.fault} at {fault.at}" for fault in _faults)
     return f"{VARIABLE} is set, so faults will be injected: {rows}; unset it for real work"
+
+
+def is_armed(place: str) -> bool:
+    """Whether any fault can happen at a place: some places cost time to reach."""
+    return any(fault.at == place for fault in _faults)
 
 
 def at_step(step: int) -> None:

@@ -6,6 +6,7 @@ A share of the rows runs here, another one with the next commit; `--whole` runs 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from stoker.survive.remedies import Remedies
 from waiting import until
 
 EPOCHS = 16
-PARTS = 3
+PARTS = 4
 pytestmark = pytest.mark.exact
 
 
@@ -32,6 +33,8 @@ class Row:
     ranks: int = 1
     recipe: str = "raw, sgd, phases"
     keys: list[str] = field(default_factory=list)
+    compiler: bool = True
+    variables: dict[str, str] = field(default_factory=dict)
     linger: bool = False
     says: list[str] = field(default_factory=list)
     held: str = ""
@@ -76,6 +79,21 @@ def undisturbed(
     return References(made)
 
 
+@pytest.fixture(scope="module")
+def without_compiler() -> Iterator[Callable[[], Trainers]]:
+    """A server whose torch.compile returns the model as it is; started when a row asks for it."""
+    servers: list[Trainers] = []
+
+    def server() -> Trainers:
+        if not servers:
+            servers.append(Trainers({"TORCH_COMPILE_DISABLE": "1"}))
+        return servers[0]
+
+    yield server
+    for one in servers:
+        one.close()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "row" in metafunc.fixturenames:
         rows = share("faults", ROWS, PARTS, whole=metafunc.config.getoption("--whole"))
@@ -84,12 +102,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_row(
     trainers: Trainers,
+    without_compiler: Callable[[], Trainers],
     packed_sets: dict[str, Path],
     tmp_path: Path,
     undisturbed: dict[tuple[str, int, bool], Run],
     row: Row,
 ) -> None:
-    if "compile = true" in row.keys:
+    if not row.compiler:
+        trainers = without_compiler()
+    elif "compile = true" in row.keys:
         skip_without_compiler()
     run, log = Run(tmp_path / "run"), tmp_path / "log"
     argv = words(packed_sets, run.path, row)
@@ -102,7 +123,13 @@ def test_row(
             enough.touch()
 
     codes = trainers.train(
-        argv, log, ranks=row.ranks, faults=faults, linger=row.linger, meanwhile=let_go
+        argv,
+        log,
+        ranks=row.ranks,
+        faults=faults,
+        linger=row.linger,
+        variables=row.variables,
+        meanwhile=let_go,
     )
     said = log.read_text()
     assert codes == row.codes, said[-3000:]

@@ -43,6 +43,21 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arm]:
     faults.arm()
 
 
+def test_a_fault_of_one_process_in_a_row_happens_to_the_first(arm: Arm, tmp_path: Path) -> None:
+    row = {**FULL, "once": str(tmp_path / "happened"), "count": 2}
+    arm(row)
+    assert [happens() for _ in range(3)] == [False, True, False]
+    arm(row)
+    assert [happens() for _ in range(3)] == [False] * 3
+
+
+def test_a_place_is_armed_where_a_row_names_it(arm: Arm) -> None:
+    assert not faults.is_armed("here")
+    arm(FULL)
+    assert faults.is_armed("here")
+    assert not faults.is_armed("there")
+
+
 def children() -> set[str]:
     """The process ids of our children."""
     pids: set[str] = set()

@@ -40,8 +40,6 @@ class PendingStep:
     step: int
     sums: Late
     """Loss, top-1 and top-5 hits of this rank's images, and the norm of the gradient."""
-    starved: bool = False
-    """Whether this rank ran out of memory in this step."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What this step was made of: kept here, for another step may be under way by then."""
 

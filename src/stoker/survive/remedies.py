@@ -28,10 +28,14 @@ SMALLEST_MICRO_BATCH = 2
 
 
 class Trouble(Exception):
-    """All ranks agree that training cannot continue from this step."""
+    """Training cannot continue from this step: all ranks agree, or this rank alone knows of it."""
 
-    def __init__(self, kind: str, step: int, detail: str, since: int | None = None) -> None:
+    def __init__(
+        self, kind: str, step: int, detail: str, since: int | None = None, *, agreed: bool = True
+    ) -> None:
         super().__init__(f"{kind} at step {step}: {detail}")
+        self.agreed = agreed
+        """Whether all ranks raise it."""
         self.kind, self.step = kind, step
         self.since = step if since is None else since
         """The first bad step: a checkpoint saved after it is bad, too."""

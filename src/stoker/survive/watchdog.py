@@ -1,7 +1,8 @@
 """The watchdog: report a run that makes no progress, and where each rank is.
 
 Invariants: it runs in its own thread and needs neither the main thread nor the link. No step for
-TIMES_USUAL times the median step, and at least `after_s`, is a stall. Every rank then writes its
+TIMES_USUAL times the median step, and at least `after_s`, is a stall; the first step, and work that
+takes as long (compiling), may take FIRST_STEP_S. In a stall every rank writes its
 phase, step, sample numbers and Python stacks to the run, and the rank that is furthest behind is
 named. After GIVE_UP_AFTER stalls the process ends, so that a stuck machine costs nothing more.
 """
@@ -15,8 +16,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -103,6 +104,7 @@ class Watchdog:
     def __post_init__(self) -> None:
         self._paces: deque[float] = deque(maxlen=50)
         self._beat, self._beats = self.clock(), 0
+        self._is_long = False
         self._over = threading.Event()
 
     def begin(self) -> None:
@@ -116,6 +118,17 @@ class Watchdog:
         """Note that the main thread is alive, in work that takes longer than a step."""
         self._beat = self.clock()
 
+    @contextmanager
+    def long_work(self) -> Iterator[None]:
+        """A block of work that may take as long as a first step, at any point of a run."""
+        self.touch()
+        self._is_long = True
+        try:
+            yield
+        finally:
+            self.touch()  # before the usual limit counts again
+            self._is_long = False
+
     def beat(self) -> None:
         """Note that the main thread has finished a step."""
         now = self.clock()
@@ -126,7 +139,7 @@ class Watchdog:
     @property
     def limit_s(self) -> float:
         """Seconds without a beat that are a stall."""
-        if self._beats < 2:
+        if self._is_long or self._beats < 2:
             return max(self.after_s, FIRST_STEP_S)
         return max(self.after_s, TIMES_USUAL * statistics.median(list(self._paces)))
 

@@ -14,9 +14,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from stoker.host.out_of_memory import is_out_of_memory
 from stoker.train.mixing import Mix, apply_mix, partners
 from stoker.train.model.build import Normalise
-from stoker.train.passes import AMP_TYPES, is_out_of_memory
+from stoker.train.passes import AMP_TYPES
 
 MakeInput = Callable[[Tensor, Mix | None], Tensor]
 """(images as bytes, count x height x width x 3, on the device; how they are mixed) -> input"""

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-NO_MEMORY = (torch.OutOfMemoryError, MemoryError)
 AMP_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -21,10 +20,6 @@ def forward(model: nn.Module, images: Tensor, amp: str) -> Tensor:
     with torch.autocast(images.device.type, AMP_TYPES.get(amp), amp in AMP_TYPES):
         logits: Tensor = model(images)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, NO_MEMORY)
 
 
 def blank_images(image_size: int, device: torch.device, count: int = 2) -> Tensor:

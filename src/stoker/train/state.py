@@ -15,7 +15,12 @@ from torch.optim import Optimizer
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import PlainCopy, Snapshot, SnapshotCopy, copy_tree
 from stoker.train.device import state_copy
-from stoker.train.optim import MovingAverage, build_optimizer
+from stoker.train.optim import (
+    MovingAverage,
+    build_optimizer,
+    fill_momentum,
+    parameter_groups,
+)
 
 
 @dataclass
@@ -76,6 +81,7 @@ class TrainState:
         own = [{k: g[k] for k in g.keys() - from_checkpoint} for g in self.optimizer.param_groups]
         groups = [{**old, **new} for old, new in zip(saved["param_groups"], own, strict=True)]
         self.optimizer.load_state_dict({**saved, "param_groups": groups})
+        fill_momentum(self.optimizer)  # a checkpoint of step 0, or one of a CPU, has none
         if snapshot.state["scaler"]:
             self.scaler.load_state_dict(snapshot.state["scaler"])
         self.position, self.step = snapshot.facts["position"], snapshot.facts["step"]
@@ -89,7 +95,7 @@ def misfit(recipe: Recipe, model: nn.Module, snapshot: Snapshot) -> str:
         saved = {name: tensor.shape for name, tensor in getattr(snapshot, which).items()}
         if saved != shapes:
             return f"its {which} are those of another model"
-    groups = build_optimizer(recipe, model).param_groups
+    groups = parameter_groups(recipe, model)
     try:
         optimizer, scaler = snapshot.state["optimizer"], snapshot.state["scaler"]
         numbers = [list(group["params"]) for group in optimizer["param_groups"]]

@@ -2,8 +2,8 @@
 
 Invariants: a step is a function of the state and the position: the learning rate, the crops, the
 mixing and the dropout all follow from the position. The weights do not change before the gradient
-of the whole batch is known to be finite. A rank that runs out of memory still takes part in the
-gradient exchange, with a gradient of NaN: so all ranks learn of it at the same step.
+of the whole batch is known to be finite. A rank that runs out of memory raises Trouble; other ranks
+do not know of it, for it may have come in the middle of the gradient exchange.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker import faults
 from stoker.chance import seed_of
 from stoker.data.loading.loader import Loaded
+from stoker.host.out_of_memory import is_out_of_memory
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
 from stoker.recipe.recipe import Recipe
@@ -32,7 +33,7 @@ from stoker.train.evaluate import hits
 from stoker.train.mixing import draw_mix, mixes, partners
 from stoker.train.model_input import MakeInput
 from stoker.train.optim import clip_gradients, gradient_norm, set_learning_rate
-from stoker.train.passes import NO_MEMORY, blank_images, forward
+from stoker.train.passes import forward
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 from stoker.train.transfer import BatchTransfer, DeviceBatch, transfer_to
@@ -57,8 +58,6 @@ class Step:
     def __post_init__(self) -> None:
         self.batches = self.transfer or transfer_to(self.ranks.device)
         self.parameters = [p for p in self.state.model.parameters() if p.requires_grad]
-        self.out_of_memory_step: int | None = None
-        """The first step in which this rank ran out of memory."""
         # torch.compile wraps the module once more.
         self.ddp = getattr(self.wrapped, "_orig_mod", self.wrapped)
         self.micro_batch = self.remedies.micro_batch(self.recipe)
@@ -68,6 +67,10 @@ class Step:
         self.loaded: Loaded | None = None
         self.bad: PendingStep | None = None
         """The step that trouble was raised about."""
+        if faults.is_armed("gradient"):
+            # The first weights get their gradient last: all others are exchanged by then.
+            first = next(self.state.model.parameters())
+            first.register_hook(lambda gradient: faults.reach("gradient", gradient))  # type: ignore[no-untyped-call]
 
     def __call__(self, loaded: Loaded) -> LateNumbers:
         """Make the step. Returns the loss and the top-1 and top-5 hits, summed over this rank's
@@ -81,29 +84,53 @@ class Step:
         set_learning_rate(state.optimizer, rate * self.remedies.lr_factor(batch.position))
         for parameter in self.parameters:
             parameter.grad = None
-        sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
-        out_of_memory = False
-        with self.spans("to_device"):
-            if loaded.drawn is None and mixes(self.recipe):
-                size = batch.image_size
-                loaded.drawn = draw_mix(self.recipe, size, loaded.samples, loaded.epochs)
-            on_device = self.batches.send(loaded)
-        for begin, end in pairwise(micro_cuts(len(loaded.labels), self.micro_batch)):
-            try:
-                exchanges = end == len(loaded.labels)
-                sums[:3] += self.micro_step(on_device.part(begin, end), batch, exchanges)
-            except NO_MEMORY:
-                out_of_memory = True
-            if out_of_memory:  # handled here, where the exception no longer holds tensors
-                if self.out_of_memory_step is None:
-                    self.out_of_memory_step = batch.step
-                self.poison_gradient(batch.image_size)
-                break
-        self.batches.release(on_device)
-        with self.spans("optimiser"):
-            late = self.update(batch.step, sums, out_of_memory)
+        fits = True
+        try:
+            sums = self.passes(loaded)
+            with self.spans("optimiser"):
+                late = self.update(batch.step, sums)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            fits = False
+        if not fits:  # raised here, where the exception no longer holds tensors
+            raise self.out_of_memory(batch.step)
         state.position, state.step = batch.end, batch.step + 1
         return late
+
+    def out_of_memory(self, step: int) -> Trouble:
+        """The trouble of this rank without memory. A rank among others is alone with it."""
+        alone = self.ranks.world == 1
+        return Trouble(MEMORY, step, f"on rank {self.ranks.rank}", agreed=alone)
+
+    def passes(self, loaded: Loaded) -> Tensor:
+        """Forward and backward over all micro-batches; the sums of loss, top-1 and top-5, and a
+        place for the norm of the gradient."""
+        sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
+        batch, count = loaded.batch, len(loaded.labels)
+        on_device: DeviceBatch | None = None
+        for begin, end in pairwise(micro_cuts(count, self.micro_batch)):
+            with self.spans("to_device"):
+                on_device = on_device or self.send(loaded)
+                part = on_device.part(begin, end)
+                images = self.to_input(part.images, part.mix)
+            sums[:3] += self.micro_step(images, part, batch, end == count)
+        if on_device:
+            self.batches.release(on_device)
+        return sums
+
+    def send(self, loaded: Loaded) -> DeviceBatch:
+        """Bring a batch to the device, with its mixing numbers: a loader draws them ahead."""
+        if loaded.drawn is None and mixes(self.recipe):
+            size, samples, epochs = loaded.batch.image_size, loaded.samples, loaded.epochs
+            loaded.drawn = draw_mix(self.recipe, size, samples, epochs)
+        return self.batches.send(loaded)
+
+    def blank_input(self, images: int, image_size: int) -> Tensor:
+        """The input that black images become."""
+        shape = (images, image_size, image_size, 3)
+        black = torch.zeros(shape, dtype=torch.uint8, device=self.ranks.device)
+        return self.to_input(black, None)
 
     def micro_batch_sizes(self, batch: Batch) -> list[int]:
         """Images in each micro-batch of this rank's share of a batch, in order."""
@@ -111,11 +138,11 @@ class Step:
         share = edges[self.ranks.rank + 1] - edges[self.ranks.rank]
         return [end - begin for begin, end in pairwise(micro_cuts(share, self.micro_batch))]
 
-    def micro_step(self, part: DeviceBatch, batch: Batch, exchanges: bool) -> Tensor:
+    def micro_step(
+        self, images: Tensor, part: DeviceBatch, batch: Batch, exchanges: bool
+    ) -> Tensor:
         """Forward and backward over one micro-batch; the sums of its loss, top-1 and top-5."""
         spans, labels = self.spans, part.labels
-        with spans("to_device"):
-            images = self.to_input(part.images, part.mix)
         with self.exchange_gradients(exchanges):
             with spans("forward"):
                 logits, losses = self.losses(images, part)
@@ -147,15 +174,7 @@ class Step:
             return nullcontext()
         return self.ddp.no_sync()
 
-    def poison_gradient(self, image_size: int) -> None:
-        """Exchange a gradient of NaN. (A rank without memory in the exchange itself just fails.)"""
-        self.state.optimizer.zero_grad(set_to_none=True)
-        if self.ranks.device.type == "cuda":
-            torch.cuda.empty_cache()
-        blank = blank_images(image_size, self.ranks.device)
-        (self.ddp(blank).sum() * float("nan")).backward()
-
-    def update(self, step: int, sums: Tensor, out_of_memory: bool) -> LateNumbers:
+    def update(self, step: int, sums: Tensor) -> LateNumbers:
         """Update weights and moving average; the sums with the norm of the gradient, which are read
         late. Raises Trouble about a gradient that is not finite."""
         state = self.state
@@ -166,7 +185,7 @@ class Step:
         late = LateNumbers(sums)
         if self.guards:
             evidence = self.evidence_of_batch()
-            self.sentinel.add(PendingStep(step, late, out_of_memory, evidence))
+            self.sentinel.add(PendingStep(step, late, evidence))
             self.raise_agreed_trouble(self.sentinel.first_bad())
         if self.recipe.clip_grad:
             clip_gradients(gradients, self.recipe.clip_grad, norm)
@@ -189,11 +208,8 @@ class Step:
         if bad is None:
             return
         self.bad = bad
-        number = self.ranks.rank + 1
         own_is_bad = not bool(bad.sums.numbers()[:3].isfinite().all())
-        no_memory, culprit = self.ranks.largest([bad.starved * number, own_is_bad * number])
-        if no_memory:
-            raise Trouble(MEMORY, bad.step, f"on rank {no_memory - 1}")
+        culprit = self.ranks.largest([own_is_bad * (self.ranks.rank + 1)])[0]
         if self.recipe.on_divergence != "off":
             whose = f" of rank {culprit - 1}" if culprit and self.ranks.world > 1 else ""
             detail = f"the gradient{whose}; the weights were not touched"

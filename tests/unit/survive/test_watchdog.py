@@ -266,6 +266,44 @@ class TestStall:
         assert (left["rank"], left["step"], left["phase"]) == (0, 7, "forward")
 
 
+class TestLongWork:
+    """Compiling at a phase change takes as long as the first step of a run."""
+
+    def test_it_may_take_as_long_as_a_first_step(self, watch: Pack, clock: Clock) -> None:
+        watched = watch(patience=1)
+        watch.steps()
+        with watched.dog.long_work():
+            clock.pass_by(watchdog.FIRST_STEP_S - 1)
+            assert watched.said == watched.given_up == []
+        watch.steps()
+        clock.pass_by(AFTER_S - 0.2)
+        assert watched.said == watched.given_up == []
+
+    def test_a_hang_in_it_is_reported_after_that(self, watch: Pack, clock: Clock) -> None:
+        watched = watch(patience=1)
+        watch.steps()
+        with watched.dog.long_work():
+            clock.pass_by(watchdog.FIRST_STEP_S + 1)
+            until(lambda: watched.given_up)
+
+    def test_the_usual_limit_counts_from_its_end(self, watch: Pack, clock: Clock) -> None:
+        watched = watch()
+        watch.steps()
+        with watched.dog.long_work():
+            clock.pass_by(10 * LONG_S)
+        clock.pass_by(AFTER_S - 0.1)
+        assert watched.said == []
+        clock.pass_by(0.2)
+        until(lambda: watched.said)
+
+    def test_an_error_in_it_ends_it(self, watch: Pack, clock: Clock) -> None:
+        watched = watch()
+        watch.steps()
+        with pytest.raises(MemoryError), watched.dog.long_work():
+            raise MemoryError
+        assert watched.dog.limit_s == AFTER_S
+
+
 class TestManyRanks:
     def test_who_is_behind_is_named_from_what_the_others_left(
         self, watch: Pack, clock: Clock, tmp_path: Path

@@ -28,7 +28,7 @@ from stoker.survive.stopping import StopRequest
 from stoker.train.attempt import launch, lost_peers
 from stoker.train.attempt.announce import idle_gpus, lost_ranks, slow_to_save, split_note
 from stoker.train.attempt.bits import bits_note
-from stoker.train.attempt.loop import Loop
+from stoker.train.attempt.loop import Loop, evaluates_too_many
 from stoker.train.device import LateNumbers
 from stoker.train.loaders import prepare
 from stoker.train.model.build import build_model
@@ -101,12 +101,13 @@ def trouble_messages() -> Iterator[str]:
             ranks=SimpleNamespace(rank=0, world=world, largest=lambda numbers: votes),
             recipe=TINY,
         )
-        judged: Any = SimpleNamespace(step=20, sums=LateNumbers(torch.zeros(4)), starved=False)
+        judged: Any = SimpleNamespace(step=20, sums=LateNumbers(torch.zeros(4)))
         return error_of(lambda: Step.raise_agreed_trouble(step, judged))
 
-    yield bad(1, [0, 0])
-    yield bad(2, [0, 2])
-    yield bad(2, [2, 0])
+    yield bad(1, [0])
+    yield bad(2, [2])
+    starved: Any = SimpleNamespace(ranks=SimpleNamespace(rank=1, world=2))
+    yield str(Step.out_of_memory(starved, 20))
     losses = LossWatch(1.1)
     losses.add(30, 12.5)
     loop: Any = SimpleNamespace(
@@ -115,6 +116,7 @@ def trouble_messages() -> Iterator[str]:
         earliest=lambda step: step,
     )
     yield str(Loop.explosion(loop))
+    yield str(evaluates_too_many(250))
 
 
 def lost_messages(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
@@ -226,6 +228,7 @@ def launch_messages(
 
     yield rounds(([-signal.SIGKILL, 75], ""), ([1, 1], "Traceback\nstoker: lost rank 1\n"))
     yield rounds(([2, 2], "stoker: no such model\nstoker: no such model\n"))
+    yield rounds(([75, 76], "stoker: out of memory\n"), ([2, 2], "stoker: no such model\n"))
     codes = iter((1, 75))
     monkeypatch.setattr(launch, "take_part", lambda *arguments: next(codes))
     point, nodes = Endpoint("10.0.0.1", 29400), Nodes(1, 4)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -107,6 +110,109 @@ class TestLearningRate:
         optimizer.step()
         for name, now in weights(model).items():
             torch.testing.assert_close(now, before[name] - 0.5)
+
+
+@pytest.fixture
+def filled_memory() -> Iterator[None]:
+    """Memory that PyTorch allocates without a value is NaN, as it may be on a GPU."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def step_with_gradients(
+    optimizer: Optimizer, model: nn.Module, *, skips: bool = False, without: Collection[str] = ()
+) -> None:
+    """A step on the same gradients each time; `skips`: as for a gradient that is not finite."""
+    torch.manual_seed(1)
+    for name, weight in model.named_parameters():
+        gradient = torch.randn_like(weight)
+        weight.grad = None if name in without else gradient
+    optimizer.found_inf = torch.tensor(float(skips))  # type: ignore[attr-defined]
+    optimizer.step()
+
+
+FUSED = {
+    "sgd": RECIPES["sgd"],
+    "sgd without momentum": replace(RECIPES["sgd"], momentum=0.0),
+    "adamw": RECIPES["adamw"],
+}
+
+
+@pytest.mark.exact
+@pytest.mark.usefixtures("filled_memory")
+class TestSkippedStep:
+    """A step that a fused optimiser skips on the device is as if it never was."""
+
+    @pytest.mark.parametrize("name", FUSED)
+    @pytest.mark.parametrize("skipped", [{0}, {0, 1, 2}, {1}, {0, 2}])
+    def test_it_leaves_no_trace(self, name: str, skipped: set[int]) -> None:
+        models = []
+        for numbers in (range(5), [n for n in range(5) if n not in skipped]):
+            model = small_model()
+            optimizer = build_optimizer(FUSED[name], model, fused=True)
+            set_learning_rate(optimizer, 0.05)
+            for number in numbers:
+                step_with_gradients(optimizer, model, skips=number in skipped)
+            models.append(weights(model))
+        assert all(weight.isfinite().all() for weight in models[0].values())
+        assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+    @pytest.mark.parametrize("name", FUSED)
+    def test_nor_where_some_weights_had_no_gradient(self, name: str) -> None:
+        models = []
+        for skips in (True, False):
+            model = small_model()
+            optimizer = build_optimizer(FUSED[name], model, fused=True)
+            set_learning_rate(optimizer, 0.05)
+            if skips:
+                step_with_gradients(optimizer, model, skips=True, without=["head.weight"])
+            step_with_gradients(optimizer, model, without=["head.bias"])
+            step_with_gradients(optimizer, model)
+            models.append(weights(model))
+        assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+    def test_the_scaler_of_fp16_skips_the_first_step(self) -> None:
+        models = []
+        for overflows in (True, False):
+            model = small_model()
+            optimizer = build_optimizer(FUSED["sgd"], model, fused=True)
+            scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+            set_learning_rate(optimizer, 0.05)
+            for bad in [True, False] if overflows else [False]:
+                optimizer.zero_grad()
+                # An input of one value everywhere: the loss is the sum of the weights.
+                loss = sum(weight.sum() for weight in model.parameters())
+                scaler.scale(loss * float("inf") if bad else loss).backward()
+                scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                scaler.update()
+            models.append(weights(model))
+        assert all(weight.isfinite().all() for weight in models[0].values())
+        assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+    def test_momentum_lies_in_memory_as_its_weight_does(self) -> None:
+        model = small_model().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = build_optimizer(FUSED["sgd"], model, fused=True)
+        for weight in model.parameters():
+            assert optimizer.state[weight]["momentum_buffer"].stride() == weight.stride()
+
+    def test_the_bits_are_those_of_pytorchs_own_first_step(self) -> None:
+        models = []
+        for ours in (True, False):
+            model = small_model()
+            optimizer = build_optimizer(FUSED["sgd"], model, fused=True)
+            if not ours:
+                optimizer.state.clear()
+            set_learning_rate(optimizer, 0.05)
+            for _ in range(3):
+                step_with_gradients(optimizer, model)
+            models.append(weights(model))
+        assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+    def test_on_a_cpu_nothing_is_filled(self) -> None:
+        assert not build_optimizer(RECIPES["sgd"], small_model()).state
 
 
 class TestMovingAverage:

@@ -17,6 +17,7 @@ from bits import same
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from stoker.train.model.build import build_model
+from stoker.train.optim import build_optimizer
 from stoker.train.state import TrainState
 
 CPU = torch.device("cpu")
@@ -164,3 +165,17 @@ def test_a_snapshot_may_be_copied_late(name: str, tmp_path: Path) -> None:
     plain, read = (read_checkpoint(tmp_path / folder) for folder in ("plain", "late"))
     for what in ("weights", "ema", "state"):
         assert same(getattr(read, what), getattr(plain, what)), what
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_fused_optimiser_has_momentum_whatever_the_checkpoint_holds(steps: int) -> None:
+    """A checkpoint of step 0, or one that a CPU wrote there, has no momentum in it."""
+    saved = fresh(PLAIN)
+    train(saved, steps)
+    state = fresh(PLAIN, seed=1)
+    state.optimizer = build_optimizer(PLAIN, state.model, fused=True)
+    state.restore(saved.snapshot({}))
+    for ours, theirs in zip(state.model.parameters(), saved.model.parameters(), strict=True):
+        buffer = saved.optimizer.state[theirs].get("momentum_buffer", torch.zeros_like(theirs))
+        assert torch.equal(state.optimizer.state[ours]["momentum_buffer"], buffer)

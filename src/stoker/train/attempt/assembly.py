@@ -33,13 +33,13 @@ from stoker.train.attempt.announce import announce, usage_facts
 from stoker.train.attempt.end import INTERRUPTED, exit_interrupted, write_end
 from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Guards, Loop, Records
-from stoker.train.compile import Compilation
 from stoker.train.loaders import Loaders, build_loaders
 from stoker.train.model_input import input_maker
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
 from stoker.train.records.trace import NAME, ProfiledSpans, trace_writer
 from stoker.train.records.verdicts import VerdictWatch
+from stoker.train.shape_trial import ShapeTrial
 from stoker.train.state import TrainState
 from stoker.train.step import Step
 from stoker.train.trials.link_check import too_slow
@@ -56,8 +56,8 @@ def assemble(inputs: AttemptInputs) -> Loop:
     rehearsal = rehearse_save(inputs, step.state)
     link = check_link(inputs, step)
     guards = build_guards(inputs, step)
-    compilation, loaders = build_compilation(inputs, step), open_loaders(inputs, step)
-    loop = Loop(step, compilation, loaders, guards, build_records(inputs, step, guards))
+    trial, loaders = build_shape_trial(inputs, step), open_loaders(inputs, step)
+    loop = Loop(step, trial, loaders, guards, build_records(inputs, step, guards))
     announce(loop, inputs, rehearsal, link)
     if rehearsal:
         loop.records.saves.set_interval(rehearsal.busy_s)
@@ -138,14 +138,14 @@ def build_guards(inputs: AttemptInputs, step: Step) -> Guards:
     return Guards(LossWatch(chance, after_warm_up), watchdog, inputs.stop, inputs.run)
 
 
-def build_compilation(inputs: AttemptInputs, step: Step) -> Compilation:
+def build_shape_trial(inputs: AttemptInputs, step: Step) -> ShapeTrial:
     stop = inputs.stop
 
     def leave() -> None:
         write_end(inputs.events, INTERRUPTED, stop.reason, step.state, saved=True)
         exit_interrupted(steps_aside=stop.steps_aside)
 
-    return Compilation(step, stop, leave)
+    return ShapeTrial(step, stop, leave)
 
 
 def open_loaders(inputs: AttemptInputs, step: Step) -> Loaders:

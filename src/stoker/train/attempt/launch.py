@@ -1,8 +1,8 @@
 """Starts the ranks of a training command: on this machine alone, or as one node of several.
 
 Invariants: the ranks run the command that the user typed, with the dataset packed and the run
-directory named. A run whose rank was killed is started again as long as it makes progress. The
-messages of failed ranks are shown once.
+directory named. A run whose rank was killed is started again as long as it makes progress, and one
+whose rank stepped aside always: it recorded a remedy. The messages of failed ranks are shown once.
 """
 
 from __future__ import annotations
@@ -151,15 +151,20 @@ def launch(plan: Launch, run: Run) -> int:
     log_size = log.stat().st_size if log.exists() else 0
     start = partial(start_ranks, plan.ranks, plan.arguments, log, plan.extra, plan.stop)
     ended, steps = start(), 0
-    while ended.killed and not (ended.stop_signal or plan.stop() or run.finished):
+    while not (ended.stop_signal or plan.stop() or run.finished):
         plan.check()
-        if (steps_now := steps_of(run)) <= steps:
+        if errors.STEPPED_ASIDE in ended.codes:
+            say("a rank ran out of memory: going on from the newest checkpoint")
+        elif ended.killed and (steps_now := steps_of(run)) > steps:
+            steps = steps_now
+            say(f"{', '.join(ended.killed)}: going on from the newest checkpoint")
+        else:
             break
-        steps = steps_now
-        say(f"{', '.join(ended.killed)}: going on from the newest checkpoint")
         ended = start()
     if set(ended.codes) <= {errors.FINISHED, errors.INTERRUPTED}:
         return max(ended.codes)
+    if errors.STEPPED_ASIDE in ended.codes:  # and a stop was requested
+        return errors.INTERRUPTED
     if ended.killed and ended.codes[0] == errors.FINISHED and run.finished:
         return errors.FINISHED  # a rank that is killed after the end of the run does not matter
     plan.check()

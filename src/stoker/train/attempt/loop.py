@@ -20,23 +20,25 @@ from typing import Any
 
 from stoker.data.loading.loader import Loaded
 from stoker.errors import StokerError
+from stoker.host.out_of_memory import is_out_of_memory
 from stoker.measure.spans import shares_of
 from stoker.recipe.schedule import Batch
 from stoker.run.directory import Run
 from stoker.run.events import Events
 from stoker.survive.divergence import LossWatch
-from stoker.survive.remedies import EXPLODING, MEMORY, Trouble
+from stoker.survive.remedies import EXPLODING, Trouble
 from stoker.survive.stopping import StopNow, StopRequest
 from stoker.survive.watchdog import Watchdog
-from stoker.train.compile import Compilation
+from stoker.text import plural
 from stoker.train.loaders import Loaders
 from stoker.train.process_group import Agreement
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
 from stoker.train.records.verdicts import VerdictWatch
+from stoker.train.shape_trial import ShapeTrial
 from stoker.train.step import Step
 
-GO_ON, STOP, DIVERGED, OUT_OF_MEMORY, RUN_LOST = range(5)
+GO_ON, STOP, DIVERGED, RUN_LOST = range(4)
 """The votes of a rank between two steps, the most urgent last."""
 SECONDS_BETWEEN_LOOKS = 1.0
 """Between two checks that the run directory is still there."""
@@ -85,12 +87,20 @@ class Records:
     verdicts: VerdictWatch
 
 
+def evaluates_too_many(images: int) -> StokerError:
+    """The error of a rank that runs out of memory with so many images in an evaluation."""
+    return StokerError(
+        f"an evaluation of {plural(images, 'image')} at once runs out of memory: lower "
+        "--eval-batch-size; the run goes on from its newest checkpoint"
+    )
+
+
 @dataclass
 class Loop:
     """One attempt, built by assembly.py."""
 
     step: Step
-    compilation: Compilation
+    shape_trial: ShapeTrial
     loaders: Loaders
     guards: Guards
     records: Records
@@ -114,7 +124,7 @@ class Loop:
         self.loaders.close()
 
     def run(self) -> bool:
-        """Train to the end; False if stopped before. Raises Trouble that all ranks agree on."""
+        """Train to the end; False if stopped before. Raises Trouble."""
         plan = self.timeline.batches(self.state.position)
         batches = self.loaders.loader.batches(plan, self.while_waiting)
         self.step.wrapped.train()
@@ -131,7 +141,7 @@ class Loop:
             while state.position < timeline.end:
                 if self.between_steps():
                     return False
-                self.compile(timeline.batch_at(state.position))
+                self.try_shape(timeline.batch_at(state.position))
                 with self.spans("data"):
                     loaded = next(batches)
                 self.train_on(loaded)
@@ -150,14 +160,18 @@ class Loop:
         self.save(wait=True)
         return True
 
-    def compile(self, batch: Batch) -> None:
-        """Compile for a new batch shape, after a save: a stop request ends the process there."""
-        if self.compilation.is_needed(batch):
+    def try_shape(self, batch: Batch) -> None:
+        """Try a new batch shape, and compile for it: after a save, as a stop request ends the
+        process there. Raises Trouble that all ranks agree on if memory does not suffice."""
+        if not self.shape_trial.is_needed(batch):
+            return
+        if self.shape_trial.compiles:
             self.records.log.flush()
             self.ranks.meet()
             self.save(wait=True)
             self.ranks.meet()
-            self.compilation(batch)
+        with self.guards.watchdog.long_work():
+            self.shape_trial(batch)
 
     def train_on(self, loaded: Loaded) -> None:
         """Make one step and log it; a batch that a remedy skips is only recorded."""
@@ -215,8 +229,6 @@ class Loop:
             self.records.log.flush()
         if self.run_is_lost():
             vote = RUN_LOST
-        elif self.step.out_of_memory_step is not None:
-            vote = OUT_OF_MEMORY
         elif losses.exploding:
             vote = DIVERGED
         else:
@@ -226,8 +238,6 @@ class Loop:
         if agreed == RUN_LOST:
             self.guards.run.require_place()
             raise StokerError(f"another rank no longer has {self.guards.run.path}")
-        if agreed == OUT_OF_MEMORY:
-            raise Trouble(MEMORY, self.earliest(self.step.out_of_memory_step), "on some rank")
         if agreed == DIVERGED:
             raise self.explosion()
         return agreed == STOP
@@ -296,7 +306,12 @@ class Loop:
         model, to_input = state.evaluated_model, self.step.to_input
         self.ranks.share_buffers(model)
         self.agreement.meet_next()
-        accuracy = evaluator.run(model, size, to_input, self.votes_to_stop, self.while_waiting)
+        try:
+            accuracy = evaluator.run(model, size, to_input, self.votes_to_stop, self.while_waiting)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise evaluates_too_many(evaluator.batch_size) from error
         self.agreement.meet_next()
         if accuracy is None:
             return None

@@ -2,12 +2,15 @@
 
 Invariants: the same call starts a run, resumes it, or finds it finished. Trouble that all ranks
 agree on (bad numbers, no memory) ends an attempt; the next attempt, in the same processes, resumes
-from the newest good checkpoint with a remedy. Every attempt that ends writes an `end` event.
+from the newest good checkpoint with a remedy. A rank that is alone with its trouble records the
+remedy and ends; the others notice, and the next processes resume with it. Every attempt that ends
+writes an `end` event.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Collection
 from contextlib import ExitStack
@@ -15,7 +18,7 @@ from itertools import pairwise
 
 from stoker.data.dataset import Dataset
 from stoker.errors import BadRequest, Interrupted
-from stoker.fleet.launcher import ELASTIC, START_TIME
+from stoker.fleet.launcher import ELASTIC, START_TIME, is_rank
 from stoker.measure.environment import seconds_since_start
 from stoker.recipe.changes import CONSENT, Change
 from stoker.recipe.recipe import Recipe
@@ -25,12 +28,21 @@ from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.reader import Reader, early_reader
-from stoker.survive.remedies import EXPLODING, Remedies, Trouble, keep_evidence
+from stoker.survive.remedies import EXPLODING, Remedies, Remedy, Trouble, keep_evidence
 from stoker.survive.spot import watching
 from stoker.survive.stopping import StopRequest
+from stoker.text import say
 from stoker.train.attempt.announce import record_of
 from stoker.train.attempt.assembly import assemble
-from stoker.train.attempt.end import FAILED, FINISHED, INTERRUPTED, REFUSED, ROLLED_BACK, write_end
+from stoker.train.attempt.end import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    REFUSED,
+    ROLLED_BACK,
+    exit_interrupted,
+    write_end,
+)
 from stoker.train.attempt.fit import checkpoints_of
 from stoker.train.attempt.inputs import AttemptInputs, AttemptOptions
 from stoker.train.attempt.loop import Loop
@@ -135,6 +147,8 @@ def run_attempt(inputs: AttemptInputs) -> str:
     except Trouble as trouble:
         assert loop is not None
         try:
+            if not trouble.agreed:
+                leave_alone(trouble, loop, inputs)
             with naming_lost_peers(inputs.run, inputs.attempt, events):
                 choose_remedy(trouble, loop, inputs)
         except BaseException as error:
@@ -176,21 +190,49 @@ def choose_remedy(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
         inputs.checkpoints.set_aside_after(good_until)
     ranks.meet()
     newest, _ = inputs.checkpoints.newest()
-    batch = loop.timeline.batch_of_step(min(trouble.step, loop.timeline.steps - 1))
-    share = max(end - begin for begin, end in pairwise(cuts(batch.size, ranks.world)))
     remedies = Remedies(run.path)
     ranks.meet()
-    remedy = remedies.choose(
-        trouble,
-        inputs.prepared.recipe,
-        position=batch.position,
-        resume_position=newest.facts["position"] if newest else 0,
-        micro_batch=min(loop.step.micro_batch or share, share),
-        exploded=blown_up,
-    )
+    position = newest.facts["position"] if newest else 0
+    remedy = remedy_for(trouble, loop, remedies, resume_position=position, exploded=blown_up)
     if ranks.first:
         remedies.take(remedy)
     ranks.meet()
+
+
+def leave_alone(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
+    """Record the remedy and end this process: other ranks may wait for it inside a collective, and
+    nothing can be agreed with them. Raises StokerError if no remedy is left. The device is not
+    asked for anything: it may wait for the other ranks, too."""
+    inputs.run.require_place()
+    remedies = Remedies(inputs.run.path)
+    remedy = remedy_for(trouble, loop, remedies)
+    if remedies.micro_batch(loop.step.recipe) == loop.step.micro_batch:  # no other rank was first
+        remedies.take(remedy)
+    write_end(inputs.events, INTERRUPTED, remedy.text(), loop.state, saved=False)
+    say(f"stoker: {remedy.text()}; the same command goes on", stream=sys.stderr)
+    loop.close()
+    exit_interrupted(steps_aside=is_rank())
+
+
+def remedy_for(
+    trouble: Trouble,
+    loop: Loop,
+    remedies: Remedies,
+    *,
+    resume_position: int = 0,
+    exploded: bool = False,
+) -> Remedy:
+    """The remedy for trouble, which every rank chooses alike."""
+    batch = loop.timeline.batch_of_step(min(trouble.step, loop.timeline.steps - 1))
+    share = max(end - begin for begin, end in pairwise(cuts(batch.size, loop.ranks.world)))
+    return remedies.choose(
+        trouble,
+        loop.step.recipe,
+        position=batch.position,
+        resume_position=resume_position,
+        micro_batch=min(loop.step.micro_batch or share, share),
+        exploded=exploded,
+    )
 
 
 def record_end(

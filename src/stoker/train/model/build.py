@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from stoker.chance import seed_of
 from stoker.errors import BadRequest, StokerError
+from stoker.host.out_of_memory import is_out_of_memory
 from stoker.recipe.recipe import Recipe
 from stoker.text import one_line, plural
 from stoker.train.model.names import OWN, check_model, image_sizes
@@ -93,9 +94,9 @@ def build_timm(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
             options["pretrained_cfg_overlay"] = {"file": file}
         seed_weights(recipe)
         model = timm.create_model(recipe.model, **options)
-    except (StokerError, MemoryError, torch.OutOfMemoryError):
-        raise
     except Exception as error:  # timm, the hub and its transport raise errors of many kinds
+        if isinstance(error, StokerError) or is_out_of_memory(error):
+            raise
         reason = one_line(str(error)) or type(error).__name__
         raise BadRequest(f"timm cannot build '{recipe.model}': {reason}") from error
     expected = model.pretrained_cfg
@@ -113,9 +114,9 @@ def check_image_sizes(model: nn.Module, recipe: Recipe, classes: int) -> None:
             try:
                 with torch.no_grad():
                     logits = model(torch.zeros(2, 3, size, size, device=device))
-            except (MemoryError, torch.OutOfMemoryError):
-                raise
             except Exception as error:  # models raise errors of many kinds
+                if is_out_of_memory(error):
+                    raise
                 raise BadRequest(wrong_size(model, recipe, size, error)) from error
             shape = tuple(getattr(logits, "shape", ()))
             if shape != (2, classes):

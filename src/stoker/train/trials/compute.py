@@ -29,7 +29,7 @@ from stoker.measure.spans import Lap, Spans, shares_of
 from stoker.measure.trials.forecast import Cost, fixed_s, for_batch, spread
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch, Timeline
-from stoker.survive.remedies import Remedies, Trouble
+from stoker.survive.remedies import MEMORY, Remedies, Trouble
 from stoker.train.device import build_on_device, set_arithmetic
 from stoker.train.loaders import build_loaders, prepare
 from stoker.train.model.build import Normalise, check_image_sizes
@@ -141,15 +141,14 @@ class Trial:
         try:
             self.step(loaded)
         except Trouble as trouble:
-            if self.step.out_of_memory_step is None:
+            if trouble.kind != MEMORY:
                 raise AssertionError(f"a step that cannot diverge did: {trouble}") from trouble
-        if self.step.out_of_memory_step is not None:
             images, recipe = len(loaded.labels), self.recipe
             raise BadRequest(
                 f"{recipe.model} runs out of memory with {images:,} images of {recipe.image_size} "
                 "px at once: lower --batch-size, or set --micro-batch to "
                 f"{max(images // 2, 2)} or less"
-            )
+            ) from trouble
 
     def finish(self) -> None:
         """Wait until the device has finished its work."""

@@ -7,14 +7,12 @@ trace in the run. Only a new run is refused: a resumed run reports later what li
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 
-import torch
-
+from stoker.host.out_of_memory import is_out_of_memory
 from stoker.measure import ports
 from stoker.measure.trials.link import max_over_ranks
 from stoker.recipe.schedule import Batch
-from stoker.train.passes import NO_MEMORY, buffers_restored
+from stoker.train.passes import buffers_restored
 from stoker.train.step import Step
 from stoker.train.trials.larger_batch import time_pass
 
@@ -62,16 +60,18 @@ def computing_s(step: Step, batch: Batch) -> float:
     sizes = step.micro_batch_sizes(batch)
     held, few = sizes[0], min(FEW_IMAGES, sizes[0])
     image_s = math.inf
-    with buffers_restored(step.state.model), suppress(*NO_MEMORY):
-        image_s = pass_s(step, few, batch.image_size) / few
-        if few < held and image_s * held < LONG_S:
-            image_s = pass_s(step, held, batch.image_size) / held
+    with buffers_restored(step.state.model):
+        try:
+            image_s = pass_s(step, few, batch.image_size) / few
+            if few < held and image_s * held < LONG_S:
+                image_s = pass_s(step, held, batch.image_size) / held
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
     return image_s * sum(sizes)
 
 
 def pass_s(step: Step, images: int, image_size: int) -> float:
     """Seconds of the fastest of three passes: the first one chooses kernels."""
-    shape = (images, image_size, image_size, 3)
-    black = torch.zeros(shape, dtype=torch.uint8, device=step.ranks.device)
-    blank = step.to_input(black, None)
+    blank = step.blank_input(images, image_size)
     return min(time_pass(step, blank) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Which run a command means: the new names, and those of earlier versions."""
+"""Which run a command means, and when its ranks are started again."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from run_records import record
+from stoker.errors import FINISHED, INTERRUPTED, StokerError
+from stoker.fleet.launcher import LaunchResult
 from stoker.recipe.resolve import Resolved, resolutions, resolve
 from stoker.run.directory import Run
+from stoker.survive.stopping import StopRequest
+from stoker.train.attempt import launch
 from stoker.train.attempt.launch import default_run, find_run
 
 DATA, PRINT = Path("photos-packed"), "fingerprint"
@@ -67,3 +71,52 @@ def test_a_new_run_has_the_new_rules() -> None:
     begin(path, resolved)
     assert find_run(None, DATA, PRINT, candidates) == (path, resolved)
     assert find_run("elsewhere", DATA, PRINT, candidates) == (Path("elsewhere"), resolved)
+
+
+def outcome(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: list[list[int]],
+    *,
+    stops: bool = False,
+    steps: int = 0,
+) -> tuple[int, int]:
+    """The launcher's exit code for ranks that end so, round by round, and how often they began."""
+    begun: list[object] = []
+
+    def start(*arguments: object) -> LaunchResult:
+        begun.append(arguments)
+        return LaunchResult(rounds[len(begun) - 1], None)
+
+    run, stop = Run(path / "run"), StopRequest()
+    if stops:
+        stop.request("SIGTERM")
+    monkeypatch.setattr(launch, "start_ranks", start)
+    monkeypatch.setattr(launch, "steps_of", lambda run: steps)
+    (path / "run").mkdir()
+    (path / "run" / "launcher.log").touch()
+    plan = launch.plan_launch(2, ["photos"], path, run, stop)
+    return launch.launch(plan, run), len(begun)
+
+
+class TestRounds:
+    """A rank that recorded a remedy steps aside (76): the same ranks go on with it."""
+
+    @pytest.mark.parametrize("ends", [[76, 75], [75, 76], [76, 76], [1, 76], [76, -9], [76, -6]])
+    def test_ranks_begin_again_after_one_that_stepped_aside(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: list[int]
+    ) -> None:
+        rounds = [ends, ends, [0, 0]]
+        assert outcome(tmp_path, monkeypatch, rounds) == (FINISHED, 3)
+
+    def test_unless_the_run_was_told_to_stop(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert outcome(tmp_path, monkeypatch, [[76, 75]], stops=True) == (INTERRUPTED, 1)
+
+    @pytest.mark.parametrize("ends", [[1, 1], [1, -9]])
+    def test_a_rank_that_failed_is_not_started_again_without_progress(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: list[int]
+    ) -> None:
+        with pytest.raises(StokerError, match="exit codes"):
+            outcome(tmp_path, monkeypatch, [ends])

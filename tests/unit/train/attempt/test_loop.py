@@ -18,6 +18,7 @@ from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.loader import Loaded, Loader
 from stoker.data.packing.pack import pack
+from stoker.errors import StokerError
 from stoker.recipe.recipe import Phase, Recipe
 from stoker.recipe.schedule import learning_rate
 from stoker.run.directory import Run
@@ -25,6 +26,7 @@ from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.assembly import assemble
 from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
+from stoker.train.evaluate import Evaluator
 from stoker.train.loaders import Loaders, prepare
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
@@ -298,6 +300,18 @@ class TestStep:
         loop.step(first_batch(loop))
         now, average = loop.state.model.head.weight, loop.state.evaluated_model.head.weight
         torch.testing.assert_close(average, 0.1 * begin + 0.9 * now.detach())
+
+
+class TestEvaluation:
+    def test_without_memory_it_names_the_flag(
+        self, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*arguments: object) -> None:
+            raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
+
+        monkeypatch.setattr(Evaluator, "run", fail)
+        with pytest.raises(StokerError, match="--eval-batch-size"):
+            make_loop(TINY).run()
 
 
 class TestPhases:

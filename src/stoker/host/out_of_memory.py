@@ -1,0 +1,48 @@
+"""Whether an error says that memory ran out, on the host or on a device.
+
+Invariants: this is the only place that knows. PyTorch, cuDNN, cuBLAS, NCCL, Triton and the compiler
+each report it in their own way, some as a plain RuntimeError. torch is not imported here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+MESSAGES = re.compile(
+    r"(CUDA|HIP) out of memory"
+    r"|(CUDA|HIP)( driver)? error: out of memory"
+    r"|Triton Error \[\w+\]: out of memory"
+    r"|Cuda failure (\d+ )?'out of memory'"
+    r"|Failed to CUDA (calloc|malloc)"
+    r"|CUDNN_STATUS_\w*ALLOC(ATION)?_FAILED"
+    r"|(CU|HIP|ROC)BLAS_STATUS_ALLOC_FAILED"
+    r"|CUSOLVER_STATUS_ALLOC_FAILED"
+    r"|DefaultCPUAllocator: (can't allocate|not enough) memory"
+)
+"""What RuntimeErrors say. PyTorch's own OutOfMemoryError and Python's MemoryError need no text."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, or one that it was raised for, says that memory ran out."""
+    return any(says_so(one) for one in chain_of(error))
+
+
+def says_so(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
+        return True
+    return isinstance(error, RuntimeError) and MESSAGES.search(str(error)) is not None
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """An error and those behind it. The compiler keeps the error of a backend in an attribute."""
+    waiting, known = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in known:
+            known.add(id(one))
+            yield one
+            behind = (one.__cause__, one.__context__, getattr(one, "inner_exception", None))
+            waiting += [other for other in behind if isinstance(other, BaseException)]

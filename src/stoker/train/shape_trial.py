@@ -1,0 +1,94 @@
+"""A trial of each new batch shape before its first step: does it fit, and is it compiled?
+
+Invariants: a trial passes blank images through the model, forward and backward, as the step will.
+Everything that this changes is put back: a trial leaves no trace in the result. Ranks exchange no
+gradients in it, so one that runs out of memory keeps none waiting; then all of them vote. On a GPU
+every new shape is tried, on a CPU those that are to be compiled. Compilation can take minutes in a
+compiler that cannot be interrupted cleanly. So everything is saved before, and a stop request ends
+the process at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from stoker import faults
+from stoker.host.out_of_memory import is_out_of_memory
+from stoker.recipe.schedule import Batch
+from stoker.survive.remedies import MEMORY, Trouble
+from stoker.survive.stopping import StopRequest
+from stoker.train.passes import buffers_restored, forward
+from stoker.train.step import Step
+
+
+@dataclass
+class ShapeTrial:
+    """Tries each new batch shape, and compiles for it if the recipe asks for that."""
+
+    step: Step
+    stop: StopRequest
+    leave: Callable[[], None]
+    """Ends this process; everything is saved."""
+    _ready: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def compiles(self) -> bool:
+        return self.step.recipe.compile
+
+    def is_needed(self, batch: Batch) -> bool:
+        """Whether this batch has a shape to be tried; the same on every rank."""
+        on_gpu = self.step.ranks.device.type == "cuda"
+        tries = self.compiles or on_gpu or faults.is_armed("trial")
+        return tries and (batch.size, batch.image_size) not in self._ready
+
+    def __call__(self, batch: Batch) -> None:
+        """Try a shape. Raises Trouble that all ranks agree on if any of them runs out of memory."""
+        step, sizes = self.step, self.step.micro_batch_sizes(batch)
+        fits = self._passes(at_most_twice(sizes), batch.image_size, exchanges=False)
+        number = step.ranks.largest([0 if fits else step.ranks.rank + 1])[0]
+        if number:
+            raise Trouble(MEMORY, batch.step, f"on rank {number - 1}")
+        # The compiler compiles passes with and without a gradient exchange separately.
+        exchanges = self.compiles and step.ranks.world > 1
+        if exchanges and not self._passes(sizes[-1:], batch.image_size, exchanges=True):
+            raise step.out_of_memory(batch.step)
+        self._ready.add((batch.size, batch.image_size))
+
+    def _passes(self, sizes: Iterable[int], image_size: int, *, exchanges: bool) -> bool:
+        """Pass blank micro-batches of these sizes through the model; whether memory sufficed."""
+        step, model = self.step, self.step.state.model
+        at_once = self.stop.at_once(self.leave) if self.compiles else nullcontext()
+        try:
+            with at_once, step.spans("compile" if self.compiles else "measuring"):
+                with buffers_restored(model), step.exchange_gradients(exchanges):
+                    for images in sizes:
+                        self._pass(images, image_size)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return False
+        finally:
+            model.zero_grad(set_to_none=True)
+        return True
+
+    def _pass(self, images: int, image_size: int) -> None:
+        step = self.step
+        # As the step makes it: another precision or layout would be compiled once more.
+        blank = step.blank_input(images, image_size)
+        logits = forward(step.wrapped, blank, step.recipe.amp)
+        faults.reach("trial")
+        logits.sum().backward()  # type: ignore[no-untyped-call]
+
+
+def at_most_twice(sizes: Iterable[int]) -> list[int]:
+    """The sizes in order, each at most twice: a second pass has the gradients of the first."""
+    counts: Counter[int] = Counter()
+    chosen = []
+    for size in sizes:
+        counts[size] += 1
+        if counts[size] <= 2:
+            chosen.append(size)
+    return chosen

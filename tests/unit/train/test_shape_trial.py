@@ -1,0 +1,180 @@
+"""A new batch shape is tried before its first step: all ranks agree on whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stoker.recipe.recipe import Recipe
+from stoker.recipe.schedule import Batch
+from stoker.survive.remedies import MEMORY, Trouble
+from stoker.survive.stopping import StopRequest
+from stoker.train.model.build import build_model
+from stoker.train.process_group import Ranks
+from stoker.train.shape_trial import ShapeTrial, at_most_twice
+from stoker.train.step import Step
+from stoker.train.trials.compute import Trial
+
+CPU = torch.device("cpu")
+TINY = Recipe(model="resnet9_w1", image_size=8, batch_size=20, micro_batch=8)
+BATCH = Batch(step=7, position=140, size=20, image_size=8)
+ERRORS = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("CUDA error: out of memory"),
+]
+
+
+class Two(Ranks):
+    """The second of two ranks; the first one votes as a test says."""
+
+    others_vote = 0
+
+    def largest(self, numbers: list[int]) -> list[int]:
+        return [max(number, self.others_vote) for number in numbers]
+
+
+def step_of(recipe: Recipe = TINY, ranks: Ranks | None = None) -> Step:
+    model, normalise = build_model(recipe, 3)
+    return Trial(recipe, ranks or Ranks(0, 1, 0, 1, CPU), model, normalise, 1000).step
+
+
+def trial_of(step: Step) -> ShapeTrial:
+    return ShapeTrial(step, StopRequest(), leave=lambda: None)
+
+
+def fail_with(error: Exception) -> Callable[..., None]:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    return fail
+
+
+def sizes_seen(model: nn.Module) -> list[int]:
+    """Images of each pass from here on."""
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    return sizes
+
+
+class TestNeed:
+    def test_on_a_cpu_only_where_the_shape_is_compiled(self) -> None:
+        assert not trial_of(step_of()).is_needed(BATCH)
+        assert trial_of(step_of(replace(TINY, compile=True))).is_needed(BATCH)
+
+    def test_on_a_gpu_always_and_once_for_each_shape(self) -> None:
+        step = step_of()
+        step.ranks = replace(step.ranks, device=torch.device("cuda"))
+        trial = trial_of(step)
+        assert trial.is_needed(BATCH)
+        step.ranks = replace(step.ranks, device=CPU)
+        trial(BATCH)
+        step.ranks = replace(step.ranks, device=torch.device("cuda"))
+        assert not trial.is_needed(replace(BATCH, step=8, position=160))
+        assert trial.is_needed(replace(BATCH, image_size=16))
+        assert trial.is_needed(replace(BATCH, size=16))
+
+
+class TestPasses:
+    def test_every_size_is_tried_and_a_second_pass_has_the_gradients_of_the_first(self) -> None:
+        step = step_of()
+        sizes = sizes_seen(step.state.model)
+        assert step.micro_batch_sizes(BATCH) == [6, 6, 8]
+        trial_of(step)(BATCH)
+        assert sizes == [6, 6, 8]
+        assert at_most_twice([6, 6, 6, 6, 8]) == [6, 6, 8]
+
+    @pytest.mark.exact
+    @pytest.mark.parametrize("recipe", [TINY, replace(TINY, amp="bf16")], ids=["off", "bf16"])
+    def test_they_leave_no_trace(self, recipe: Recipe) -> None:
+        step = step_of(recipe)
+        model = step.state.model
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        trial_of(step)(BATCH)
+        assert all(torch.equal(now, before[name]) for name, now in model.state_dict().items())
+        assert all(weight.grad is None for weight in model.parameters())
+        assert step.loaded is None
+
+
+class TestOutOfMemory:
+    @pytest.mark.parametrize("error", ERRORS, ids=str)
+    def test_all_ranks_agree_on_it(self, error: Exception) -> None:
+        step = step_of(ranks=Two(1, 2, 1, 2, CPU))
+        step.wrapped.register_forward_pre_hook(fail_with(error))
+        with pytest.raises(Trouble) as caught:
+            trial_of(step)(BATCH)
+        trouble = caught.value
+        assert (trouble.kind, trouble.step, trouble.agreed) == (MEMORY, 7, True)
+        assert str(trouble) == "out of memory at step 7: on rank 1"
+
+    def test_a_rank_that_fits_learns_of_another_that_does_not(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Two, "others_vote", 4)
+        with pytest.raises(Trouble, match="on rank 3") as caught:
+            trial_of(step_of(ranks=Two(1, 2, 1, 2, CPU)))(BATCH)
+        assert caught.value.agreed
+
+    def test_it_leaves_no_gradient_behind(self) -> None:
+        step = step_of()
+        passes: list[Tensor] = []
+
+        def fail_later(module: nn.Module, inputs: tuple[Tensor]) -> None:
+            passes.append(inputs[0])
+            if len(passes) == 2:
+                raise MemoryError
+
+        step.wrapped.register_forward_pre_hook(fail_later)
+        before = [buffer.clone() for buffer in step.state.model.buffers()]
+        with pytest.raises(Trouble):
+            trial_of(step)(BATCH)
+        assert all(weight.grad is None for weight in step.state.model.parameters())
+        assert all(map(torch.equal, before, step.state.model.buffers()))
+
+    def test_other_errors_stay_what_they_are(self) -> None:
+        step = step_of()
+        step.wrapped.register_forward_pre_hook(fail_with(RuntimeError("shapes differ")))
+        with pytest.raises(RuntimeError, match="shapes differ"):
+            trial_of(step)(BATCH)
+
+    def test_in_the_compiler_all_ranks_agree_on_it_too(self) -> None:
+        step = step_of(replace(TINY, compile=True), ranks=Two(1, 2, 1, 2, CPU))
+        torch._dynamo.reset()
+        step.wrapped = torch.compile(step.wrapped, backend=fail_with(ERRORS[1]))  # type: ignore[assignment]
+        with pytest.raises(Trouble) as caught:
+            trial_of(step)(BATCH)
+        assert caught.value.agreed
+
+
+class TestStep:
+    """Memory that runs out later, in a step."""
+
+    @pytest.mark.parametrize("error", ERRORS, ids=str)
+    @pytest.mark.parametrize("place", ["micro_step", "update"])
+    def test_one_rank_is_in_agreement_with_itself(
+        self, monkeypatch: pytest.MonkeyPatch, error: Exception, place: str
+    ) -> None:
+        for ranks, agreed in ((Ranks(0, 1, 0, 1, CPU), True), (Two(1, 2, 1, 2, CPU), False)):
+            model, normalise = build_model(TINY, 3)
+            trial = Trial(TINY, ranks, model, normalise, 1000)
+            monkeypatch.setattr(Step, place, fail_with(error))
+            with pytest.raises(Trouble) as caught:
+                trial.step(trial.random_batch(20))
+            assert caught.value.kind == MEMORY
+            assert caught.value.agreed is agreed
+            assert caught.value.__context__ is None  # it would hold the tensors of the pass
+            monkeypatch.undo()
+
+    def test_a_step_without_memory_does_not_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        step = step_of()
+        monkeypatch.setattr(Step, "update", fail_with(MemoryError()))
+        model, normalise = build_model(TINY, 3)
+        batch = Trial(TINY, step.ranks, model, normalise, 1000).random_batch(20)
+        with pytest.raises(Trouble):
+            step(batch)
+        assert (step.state.step, step.state.position) == (0, 0)
