@@ -106,11 +106,12 @@ def full_collections() -> int:
 def saves(state: TrainState, folder: Path, count: int) -> Iterator[dict[str, float]]:
     """What each save took: blocked training, in the background, the lock; memory that it added."""
     for number in range(count):
+        collected = full_collections()
         with LockMeter() as blocked:
             began = time.perf_counter()
             snapshot = state.snapshot({})
             blocked_s = time.perf_counter() - began
-        before_mb, began, collected = peak_mb(), time.perf_counter(), full_collections()
+        before_mb, began = peak_mb(), time.perf_counter()
         with LockMeter() as meter:
             size = write_checkpoint(folder / f"{number:09d}", snapshot)
             del snapshot
