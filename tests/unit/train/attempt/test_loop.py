@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,7 +26,7 @@ from stoker.run.directory import Run
 from stoker.survive.stopping import StopRequest
 from stoker.train.attempt.assembly import assemble
 from stoker.train.attempt.inputs import AttemptInputs
-from stoker.train.attempt.loop import Loop
+from stoker.train.attempt.loop import Loop, collecting_by_schedule
 from stoker.train.evaluate import Evaluator
 from stoker.train.loaders import Loaders, prepare
 from stoker.train.process_group import Ranks
@@ -408,3 +409,36 @@ class TestKinds:
         assert all(weight.isfinite().all() for weight in weights)
         changed = [not torch.equal(*pair) for pair in zip(before, weights, strict=True)]
         assert all(changed)
+
+
+class TestCollections:
+    def test_python_collects_no_garbage_by_itself_within_the_loop(
+        self, make_loop: MakeLoop
+    ) -> None:
+        enabled: list[bool] = []
+        loop = make_loop(TINY)
+        loop.step.wrapped.register_forward_pre_hook(lambda *_: enabled.append(gc.isenabled()))
+        assert gc.isenabled()
+        assert loop.run()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() == 0
+        assert set(enabled) == {False}
+
+    def test_some_steps_collect_and_few_of_them_everything(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        generations: list[int] = []
+        monkeypatch.setattr(gc, "collect", generations.append)
+        with collecting_by_schedule() as collect:
+            for step in range(1, 5001):
+                collect(step)
+        assert generations == [1] * 99 + [2]
+
+    def test_a_program_that_collects_by_itself_keeps_its_choice(self) -> None:
+        gc.disable()
+        try:
+            with collecting_by_schedule():
+                pass
+            assert not gc.isenabled()
+        finally:
+            gc.enable()
