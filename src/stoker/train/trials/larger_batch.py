@@ -32,7 +32,8 @@ def larger_batch(
     model = step.state.model
     with buffers_restored(model):
         images = step.to_input(step.loaded.images)
-        if LARGER * activation_bytes(model, images) > free_bytes // 2:
+        kept = activation_bytes(model, lambda: forward(model, images, step.recipe.amp))
+        if LARGER * kept > free_bytes // 2:
             return None
         more_images = torch.cat([images] * LARGER)
         seconds: tuple[list[float], list[float]] = [], []

@@ -7,6 +7,7 @@ pass, which are most of its memory; measured steps took 0.9 to 1.2 times as much
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -48,11 +49,11 @@ def image_bytes(recipe: Recipe, classes: int) -> int:
     with suppress(RuntimeError, NotImplementedError):
         share = 0.5 if recipe.amp in ("bf16", "fp16") else 1.0
         model = model_of_shapes(recipe, classes).train()
-        return int(share * activation_bytes(model, images) / SAMPLE_IMAGES)
+        return int(share * activation_bytes(model, lambda: model(images)) / SAMPLE_IMAGES)
     return 0
 
 
-def activation_bytes(model: nn.Module, images: Tensor) -> int:
+def activation_bytes(model: nn.Module, make_pass: Callable[[], Tensor]) -> int:
     """Bytes of activations that a forward pass keeps for the backward pass, plus a margin."""
     own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
     activations: dict[int, torch.UntypedStorage] = {}
@@ -64,7 +65,7 @@ def activation_bytes(model: nn.Module, images: Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(images)
+        make_pass()
     return int(MARGIN * sum(storage.nbytes() for storage in activations.values()))
 
 
