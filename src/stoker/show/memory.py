@@ -18,7 +18,7 @@ from stoker.train.trials.device_memory import (
 )
 
 ERROR = 0.1
-"""Predictions for a CPU are within this share of the real allocations (docs/results/memory.md)."""
+"""Predictions for a CPU are within this share of what real steps hold (docs/results/memory.md)."""
 
 
 def lines(answer: MemoryAnswer) -> list[str]:
@@ -115,8 +115,8 @@ def basis(answer: MemoryAnswer) -> list[str]:
     if answer.world > 1:
         libraries += f", {gigabytes(NCCL_BYTES)} GB for NCCL"
     sentences = [
-        f"predicted from shapes: within {ERROR:.0%} of real allocations on a CPU, never checked on "
-        "a GPU",
+        f"predicted from shapes: within {ERROR:.0%} of the tensors that real steps hold on a CPU; "
+        "never checked on a GPU",
         f"assumed: {libraries}, {ALLOCATOR_SHARE:.0%} for gaps between blocks; 1 GB is 10^9 bytes",
     ]
     if answer.recipe.compile:

@@ -20,17 +20,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from stoker.errors import BadRequest
 from stoker.recipe.recipe import Recipe
 from stoker.train.device import memory_format
 from stoker.train.model.build import check_image_sizes
 from stoker.train.optim import build_optimizer, tensors_of
-from stoker.train.passes import forward
+from stoker.train.passes import AMP_TYPES, forward
 from stoker.train.trials.memory import model_of_shapes
 
 GB = 1e9
@@ -125,7 +126,8 @@ class Peak:
 @dataclass
 class Prediction:
     """Predicts the memory of one of `world` ranks. With `gpu` unset: that of a CPU, whose real
-    allocations can be measured. Raises BadRequest where the model does not take the images."""
+    allocations can be measured. Raises BadRequest where the model does not take the images, or
+    needs their numbers."""
 
     recipe: Recipe
     classes: int
@@ -136,7 +138,8 @@ class Prediction:
         recipe = self.recipe
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._model = model_of_shapes(recipe, self.classes)
-        check_image_sizes(self._model, recipe, self.classes)
+        with refused_without_numbers(recipe):
+            check_image_sizes(self._model, recipe, self.classes)
         with self._fake:
             fill_with_fakes(self._model, memory_format(recipe))
             self._optimizer = build_optimizer(recipe, self._model)
@@ -170,7 +173,7 @@ class Prediction:
             with self._fake, CudaPrecision() if self.gpu else nullcontext():
                 self._set_gradients() if keeps_gradient else self._optimizer.zero_grad()
                 meter = self._meter()
-                with meter:
+                with meter, refused_without_numbers(self.recipe):
                     self._pass(meter, images, image_size, trains)
             self._sums[case] = meter.peak
         return self._sums[case]
@@ -196,7 +199,9 @@ class Prediction:
     def _pass(self, meter: StorageMeter, images: int, image_size: int, trains: bool) -> None:
         """What a step or an evaluation does with some images, as in `Step` and `Evaluator`."""
         recipe = self.recipe
-        pixels = torch.empty(images, image_size, image_size, 3).permute(0, 3, 1, 2)
+        # A GPU makes the input in the precision of the recipe, mixed at once.
+        precision = AMP_TYPES.get(recipe.amp, torch.float32) if self.gpu else torch.float32
+        pixels = torch.empty(images, image_size, image_size, 3, dtype=precision).permute(0, 3, 1, 2)
         pixels = meter.add(pixels.contiguous(memory_format=memory_format(recipe)), INPUT)
         labels = meter.add(torch.empty(images, dtype=torch.int64), INPUT)
         self._model.train(trains)
@@ -204,19 +209,32 @@ class Prediction:
             with torch.no_grad():
                 functional.cross_entropy(forward(self._model, pixels, recipe.amp), labels)
             return
-        mixes = recipe.mixup_alpha or recipe.cutmix_prob
-        batch = meter.add(pixels.clone(), INPUT) if mixes else pixels
         keep = partial(meter.add, kind=ACTIVATIONS)
         with (
             gradients_counted(self._model, meter),
             torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         ):
-            logits = forward(self._model, batch, recipe.amp)
+            logits = forward(self._model, pixels, recipe.amp)
             losses = functional.cross_entropy(logits, labels, reduction="none")
             losses.sum().backward()  # type: ignore[no-untyped-call]
         del logits, losses
         if not self.gpu:  # a GPU's optimiser is fused: it changes weights in place
             self._optimizer.step()
+
+
+@contextmanager
+def refused_without_numbers(recipe: Recipe) -> Iterator[None]:
+    """Raise BadRequest where a model chooses its way by numbers, which shapes do not have."""
+    try:
+        yield
+    except (BadRequest, RuntimeError) as error:
+        by_numbers = isinstance(error, DataDependentOutputException)
+        if not by_numbers and "on meta tensors" not in str(error):
+            raise
+        raise BadRequest(
+            f"the memory of {recipe.model} cannot be predicted: its passes depend on the numbers "
+            "in the images, not on their size alone; choose another --model, or leave out --memory"
+        ) from error
 
 
 @contextmanager
