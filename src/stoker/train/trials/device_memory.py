@@ -110,6 +110,10 @@ class CudaPrecision(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class NeedsNumbers(BadRequest):
+    """A model chooses its way by the numbers in its input, so shapes do not tell its memory."""
+
+
 @dataclass(frozen=True)
 class Peak:
     """The most memory that a rank needs at once, by kind, for so many images at once."""
@@ -126,8 +130,8 @@ class Peak:
 @dataclass
 class Prediction:
     """Predicts the memory of one of `world` ranks. With `gpu` unset: that of a CPU, whose real
-    allocations can be measured. Raises BadRequest where the model does not take the images, or
-    needs their numbers."""
+    allocations can be measured. Raises BadRequest where the model does not take the images, and
+    NeedsNumbers where it needs more than their shapes."""
 
     recipe: Recipe
     classes: int
@@ -224,14 +228,14 @@ class Prediction:
 
 @contextmanager
 def refused_without_numbers(recipe: Recipe) -> Iterator[None]:
-    """Raise BadRequest where a model chooses its way by numbers, which shapes do not have."""
+    """Raise NeedsNumbers where a model chooses its way by numbers, which shapes do not have."""
     try:
         yield
     except (BadRequest, RuntimeError) as error:
         by_numbers = isinstance(error, DataDependentOutputException)
         if not by_numbers and "on meta tensors" not in str(error):
             raise
-        raise BadRequest(
+        raise NeedsNumbers(
             f"the memory of {recipe.model} cannot be predicted: its passes depend on the numbers "
             "in the images, not on their size alone; choose another --model, or leave out --memory"
         ) from error
@@ -271,3 +275,27 @@ def fill_with_fakes(model: nn.Module, layout: torch.memory_format) -> None:
                     is_weight = isinstance(tensor, nn.Parameter)
                     fakes[tensor] = nn.Parameter(fake, tensor.requires_grad) if is_weight else fake
                 tensors[name] = fakes[tensor]  # type: ignore[assignment]
+
+
+def refuse_too_large(recipe: Recipe, classes: int, free_bytes: int) -> None:
+    """Raise BadRequest for a batch that does not fit into memory, before it is tried. A model whose
+    memory cannot be predicted is not refused."""
+    images, size = (
+        min(recipe.micro_batch or recipe.batch_size, recipe.batch_size),
+        recipe.image_size,
+    )
+    try:
+        prediction = Prediction(recipe, classes, gpu=False)
+        needed = prediction.training(recipe.batch_size, max(images, 2), size).total
+    except NeedsNumbers:
+        return
+    if needed <= free_bytes:
+        return
+    least = prediction.training(recipe.batch_size, 2, size).total
+    each = max((needed - least) / max(images - 2, 1), 1)
+    fits = 2 + max(int((free_bytes - least) / each) // 2 * 2, 0)
+    raise BadRequest(
+        f"{images:,} images of {size} px at once through {recipe.model} need about "
+        f"{needed / GB:,.1f} GB, and {free_bytes / GB:,.1f} GB are free: lower "
+        f"--batch-size or --micro-batch to {fits:,}, or --image-size"
+    )

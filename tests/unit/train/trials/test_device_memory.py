@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -33,10 +34,12 @@ from stoker.train.trials.device_memory import (
     TEMPORARIES,
     WEIGHTS,
     CudaPrecision,
+    NeedsNumbers,
     Peak,
     Prediction,
     StorageMeter,
     fill_with_fakes,
+    refuse_too_large,
 )
 
 TINY = Recipe(model="resnet9_w4", image_size=32, batch_size=32)
@@ -212,9 +215,24 @@ class Choosy(nn.Module):
 def test_a_model_that_needs_numbers_is_refused(monkeypatch: pytest.MonkeyPatch, when: bool) -> None:
     shapes = lambda recipe, classes: Choosy(when, classes)  # noqa: E731
     monkeypatch.setattr(device_memory, "model_of_shapes", shapes)
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(NeedsNumbers) as refused:
         trained(TINY)
     check_golden("train_device_memory", [str(refused.value)])
+    refuse_too_large(TINY, 10, 1)  # which does not guess
+
+
+def test_what_does_not_fit_is_refused_with_what_does() -> None:
+    needed = trained(TINY, gpu=False).total
+    refuse_too_large(TINY, 10, needed)
+    refuse_too_large(replace(TINY, batch_size=1), 10, needed)
+    free = needed * 3 // 4
+    with pytest.raises(BadRequest, match="lower --batch-size") as refused:
+        refuse_too_large(TINY, 10, free)
+    fits = re.search(r"--micro-batch to (\d+)", str(refused.value))
+    assert fits is not None and 16 <= int(fits.group(1)) < 32
+    refuse_too_large(replace(TINY, micro_batch=int(fits.group(1))), 10, free)
+    with pytest.raises(BadRequest, match="to 2, or --image-size"):
+        refuse_too_large(TINY, 10, 1)
 
 
 # A share for each commit: a ResNet-152 takes seconds to walk through.
