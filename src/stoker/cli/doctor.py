@@ -11,16 +11,20 @@ from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.cli.streams import check_json, write_figures
 from stoker.doctor.ranks import RankOptions, run_rank
 from stoker.errors import FINISHED, BadRequest
+from stoker.fleet.addresses import Nodes
 from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import CALL_THREADS
 from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.recipe import Recipe
+from stoker.recipe.schedule import check_batch
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import say
 from stoker.train.model.names import check_model
 
 SECONDS = 9.0
+MOST_MEMORY = 1024.0
+"""GB; no GPU has more, so a larger number is a mistake, such as bytes or MB."""
 
 
 def parser() -> Parser:
@@ -41,6 +45,12 @@ def parser() -> Parser:
         metavar="X",
         help=f"about, for each measurement of computing [{SECONDS:g}]",
     )
+    add(
+        "--memory",
+        type=float,
+        metavar="GB",
+        help="measure nothing: predict whether training fits into GPUs of so many GB",
+    )
     add("--ranks", type=int, default=1, metavar="N", help="processes here [1]")
     add("--nodes", metavar="N", help="machines to measure the links between")
     add("--rendezvous", metavar="HOST:PORT", help="where they meet: an address of one of them")
@@ -56,6 +66,8 @@ def run(words: Sequence[str]) -> int:
         return run_rank()
     ranks = RankOptions(parsed.ranks, parsed.nodes, parsed.rendezvous, parsed.address, words)
     check(parsed, recipe, ranks)
+    if parsed.memory is not None:
+        return predict_memory(parsed, recipe)
     return exit_past_hanging_threads(lambda: visit(parsed, recipe, ranks), CALL_THREADS)
 
 
@@ -66,7 +78,13 @@ def check(parsed: argparse.Namespace, recipe: Recipe, ranks: RankOptions) -> Non
     check_ranks(ranks.ranks)
     check_model(recipe)
     check_rank_variables(os.environ, ranks.ranks)
-    if ranks.several:
+    if parsed.memory is not None:
+        if not 0 < parsed.memory <= MOST_MEMORY:
+            raise BadRequest(
+                f"--memory must be above 0 and at most {MOST_MEMORY:g} GB, not {parsed.memory:g}"
+            )
+        check_batch(recipe, world_of(parsed))
+    elif ranks.several:
         ranks.check()
     if parsed.data is not None and not Path(parsed.data).is_dir():
         raise BadRequest(f"no packed set and no folder of images at {parsed.data}")
@@ -86,4 +104,25 @@ def visit(parsed: argparse.Namespace, recipe: Recipe, ranks: RankOptions) -> int
                 say(line)
     if parsed.json:
         write_figures(parsed.json, visit.figures)
+    return FINISHED
+
+
+def world_of(parsed: argparse.Namespace) -> int:
+    """The fewest ranks that share a batch."""
+    nodes = Nodes.parse(parsed.nodes).least if parsed.nodes else 1
+    return int(parsed.ranks * nodes)
+
+
+def predict_memory(parsed: argparse.Namespace, recipe: Recipe) -> int:
+    """Answer whether training fits into GPUs of `--memory` GB."""
+    from stoker.doctor.memory import answer_memory
+    from stoker.doctor.visit import CLASSES, packed_set
+    from stoker.show.memory import lines
+
+    dataset = packed_set(parsed.data)
+    classes = len(dataset.classes) if dataset else CLASSES
+    answer = answer_memory(recipe, classes, world_of(parsed), parsed.memory)
+    say(*lines(answer))
+    if parsed.json:
+        write_figures(parsed.json, answer.as_data())
     return FINISHED

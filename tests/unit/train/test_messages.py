@@ -37,7 +37,7 @@ from stoker.train.records.saving import Saves
 from stoker.train.step import Step
 from stoker.train.trials import link_check
 from stoker.train.trials.compute import Trial
-from stoker.train.trials.memory import refuse_too_large
+from stoker.train.trials.device_memory import ACTIVATIONS, Peak, Prediction, refuse_too_large
 
 CPU = torch.device("cpu")
 TINY = Recipe(model="resnet9_w1", image_size=16, batch_size=8)
@@ -69,7 +69,10 @@ def model_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def memory_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr("stoker.train.trials.memory.image_bytes", lambda *arguments: 10**9)
+    def one_gb_an_image(prediction: Prediction, share: int, images: int, image_size: int) -> Peak:
+        return Peak(images, image_size, {ACTIVATIONS: images * 10**9})
+
+    monkeypatch.setattr(Prediction, "training", one_gb_an_image)
     yield error_of(lambda: refuse_too_large(TINY, 3, 5 * 10**9))
 
     def no_memory(*arguments: object) -> None:

@@ -37,7 +37,8 @@ from stoker.train.model_input import input_maker
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
 from stoker.train.step import Step
-from stoker.train.trials.memory import free_on, refuse_too_large
+from stoker.train.trials.device_memory import refuse_too_large
+from stoker.train.trials.memory import free_on
 
 STEPS = 5
 """The fewest steps that are timed; a GPU's steps are timed in groups of this size."""

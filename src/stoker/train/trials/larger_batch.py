@@ -33,7 +33,8 @@ def larger_batch(
     with buffers_restored(model):
         pixels = torch.from_numpy(step.loaded.images).to(step.ranks.device)
         images = step.to_input(pixels, None)
-        if LARGER * activation_bytes(model, images) > free_bytes // 2:
+        kept = activation_bytes(model, lambda: forward(model, images, step.recipe.amp))
+        if LARGER * kept > free_bytes // 2:
             return None
         more_images = torch.cat([images] * LARGER)
         seconds: tuple[list[float], list[float]] = [], []

@@ -29,6 +29,7 @@ from stoker.survive.remedies import Remedies
 from stoker.train.attempt.end import FINISHED
 from stoker.train.attempt.session import train
 from stoker.train.mixing import Mix
+from stoker.train.passes import AMP_TYPES
 from stoker.train.process_group import Ranks
 from stoker.train.records import verdicts as watch
 from stoker.train.state import TrainState
@@ -165,6 +166,34 @@ class TestTrace:
         model.seen.clear()
         assert larger_batch(step, free_bytes=1000) is None
         assert model.seen == [16]
+
+
+@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
+def test_every_pass_of_the_trial_is_in_the_precision_of_the_recipe(
+    make_step: MakeStep, amp: str
+) -> None:
+    types: list[torch.dtype | None] = []
+
+    def note_precision(images: int) -> None:
+        enabled = torch.is_autocast_enabled("cpu")
+        types.append(torch.get_autocast_dtype("cpu") if enabled else None)
+
+    step = make_step(TracedModel(note_precision), amp=amp)
+    step.loaded = batches(step, 1)[0]
+    larger_batch(step, ROOM)
+    assert len(types) > 2 * LEAST_TRIALS
+    assert set(types) == {AMP_TYPES.get(amp)}
+
+
+def test_half_precision_is_counted_with_half_the_memory(make_step: MakeStep) -> None:
+    def needed(amp: str) -> int:
+        """The smallest free memory, of some, with which the trial is made."""
+        step = make_step(TracedModel(), amp=amp)
+        step.loaded = batches(step, 1)[0]
+        sizes = range(10_000, 2_000_000, 10_000)
+        return next(size for size in sizes if larger_batch(step, size, Clock(0.1, 0.1)))
+
+    assert needed("bf16") < 0.8 * needed("off")
 
 
 @pytest.fixture(scope="module")
