@@ -14,14 +14,38 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
 
 from stoker import faults
 from stoker.host.out_of_memory import is_out_of_memory
-from stoker.recipe.schedule import Batch
+from stoker.recipe.schedule import Batch, Timeline
 from stoker.survive.remedies import MEMORY, Trouble
 from stoker.survive.stopping import StopRequest
 from stoker.train.passes import buffers_restored, forward
 from stoker.train.step import Step
+
+GRAPHS_PER_SHAPE = 8
+"""A bound: three micro-batch sizes, one of them with a gradient exchange as well, and as many again
+for what else PyTorch may compile anew for."""
+
+
+def compile_model(
+    model: nn.Module, timeline: Timeline, backend: str | Callable[..., Any] = "inductor"
+) -> nn.Module:
+    """The model, compiled for each shape of a timeline when that shape comes. PyTorch gives up
+    after some graphs and runs the model uncompiled: its limit has to cover all shapes. Graphs of an
+    earlier attempt, for another micro-batch, are dropped."""
+    torch._dynamo.reset()
+    config: Any = torch._dynamo.config
+    shapes = {(stretch.batch_size, stretch.image_size) for stretch in timeline.stretches}
+    for limit in ("recompile_limit", "accumulated_recompile_limit"):
+        setattr(config, limit, max(getattr(config, limit), GRAPHS_PER_SHAPE * len(shapes)))
+    # Each shape by itself: a graph for any size would depend on the sizes that came before.
+    compiled: nn.Module = torch.compile(model, dynamic=False, backend=backend)  # type: ignore[assignment]
+    return compiled
 
 
 @dataclass

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from stoker.recipe.recipe import Recipe
-from stoker.recipe.schedule import Batch
+from stoker.recipe.recipe import Phase, Recipe
+from stoker.recipe.resolve import resolve
+from stoker.recipe.schedule import Batch, Timeline
 from stoker.survive.remedies import MEMORY, Trouble
 from stoker.survive.stopping import StopRequest
 from stoker.train.model.build import build_model
 from stoker.train.process_group import Ranks
-from stoker.train.shape_trial import ShapeTrial, at_most_twice
+from stoker.train.shape_trial import ShapeTrial, at_most_twice, compile_model
 from stoker.train.step import Step
 from stoker.train.trials.compute import Trial
 
@@ -149,6 +154,99 @@ class TestOutOfMemory:
         with pytest.raises(Trouble) as caught:
             trial_of(step)(BATCH)
         assert caught.value.agreed
+
+
+class Means(nn.Module):
+    """The smallest model of our own code: code of PyTorch itself is not compiled by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(images.mean((2, 3)))
+        return logits
+
+
+def presets() -> list[str]:
+    folder = resources.files("stoker.recipe") / "presets"
+    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir())
+
+
+def small_shapes(recipe: Recipe) -> Recipe:
+    """The recipe with as many shapes as it has, each of them small."""
+    phases = tuple(
+        replace(phase, image_size=phase.image_size // 16, batch_size=phase.batch_size // 16)
+        for phase in recipe.phases
+    )
+    sizes = {"image_size": max(recipe.image_size // 16, 4), "batch_size": recipe.batch_size // 2}
+    return replace(recipe, phases=phases, model="resnet9_w1", pretrained=False, amp="off", **sizes)
+
+
+MANY = replace(
+    TINY,
+    epochs=12,
+    phases=tuple(Phase(from_epoch=n, image_size=8 + n, batch_size=20 + 2 * n) for n in range(12)),
+)
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """A group of this process alone."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def compiler_limits() -> Iterator[None]:
+    """The limits of the compiler as PyTorch has them, before and after."""
+    with torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256):
+        yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("compiler_limits")
+class TestGraphs:
+    """Every shape of a recipe is compiled; none is left to run as it is."""
+
+    @pytest.mark.parametrize("name", [*presets(), "twelve phases"])
+    def test_every_shape_is_compiled(self, process_group: None, name: str) -> None:
+        recipe = MANY if name == "twelve phases" else small_shapes(resolve(name).recipe)
+        recipe = replace(recipe, micro_batch=14, compile=True)
+        model = Means()
+        timeline = Timeline.of(recipe, 40_000)
+        graphs = []
+
+        def backend(graph: Any, inputs: object) -> Any:
+            graphs.append(graph)
+            return graph.forward
+
+        ranks, (_, normalise) = Two(1, 2, 1, 2, CPU), build_model(TINY, 3)
+        step = Trial(replace(recipe, compile=False, phases=()), ranks, model, normalise, 1000).step
+        step.recipe, step.micro_batch = recipe, recipe.micro_batch
+        step.wrapped = compile_model(DistributedDataParallel(model), timeline, backend)
+        step.ddp = step.wrapped._orig_mod
+        trial, expected = trial_of(step), set()
+        for stretch in timeline.stretches:
+            batch = timeline.batch_at(stretch.first_position)
+            sizes = step.micro_batch_sizes(batch)
+            expected |= {(size, batch.image_size) for size in sizes}
+            trial(batch)
+        assert len(graphs) == len(expected)
+
+    def test_a_new_attempt_begins_with_none(self) -> None:
+        timeline, counts = Timeline.of(MANY, 1000), []
+
+        def backend(graph: Any, inputs: object) -> Any:
+            counts.append(1)
+            return graph.forward
+
+        model = nn.Linear(3, 2)
+        for _ in range(40):
+            compile_model(model, timeline, backend)(torch.zeros(2, 3))
+        assert len(counts) == 40
 
 
 class TestStep:

@@ -12,8 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-
 from stoker.chance import seed_of
 from stoker.errors import BadRequest, StokerError
 from stoker.faults import reach
@@ -39,7 +37,7 @@ from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
 from stoker.train.records.trace import NAME, ProfiledSpans, trace_writer
 from stoker.train.records.verdicts import VerdictWatch
-from stoker.train.shape_trial import ShapeTrial
+from stoker.train.shape_trial import ShapeTrial, compile_model
 from stoker.train.state import TrainState
 from stoker.train.step import Step
 from stoker.train.trials.link_check import too_slow
@@ -85,8 +83,7 @@ def build_step(inputs: AttemptInputs) -> Step:
         )
     timeline = Timeline.of(recipe, len(prepared.split), *run.recipe_start())
     if recipe.compile:
-        # Each shape by itself: a graph for any size would depend on the sizes that came before.
-        wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
+        wrapped = compile_model(wrapped, timeline)
     to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last, recipe.amp)
     return Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
 
