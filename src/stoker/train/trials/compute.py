@@ -129,7 +129,7 @@ class Trial:
     ) -> None:
         set_arithmetic(recipe)
         self.recipe, self.ranks = recipe, ranks
-        self._images = np.empty((0, recipe.image_size, recipe.image_size, 3), np.uint8)
+        self._batches: dict[int, Loaded] = {}
         state = TrainState.fresh(recipe, model, ranks.device)
         timeline = Timeline.of(recipe, samples)
         to_input = input_maker(normalise, ranks.device, recipe.channels_last, recipe.amp)
@@ -157,12 +157,15 @@ class Trial:
             torch.cuda.synchronize(self.ranks.device)
 
     def random_batch(self, images: int) -> Loaded:
-        size = self.recipe.image_size
-        if len(self._images) < images:
-            shape = (images, size, size, 3)
-            self._images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-        numbers, zeros = np.arange(images), np.zeros(images, np.int64)
-        return Loaded(Batch(0, 0, images, size), self._images[:images], zeros, numbers, zeros)
+        """Random images in memory from which a GPU copies without waiting, as a loader's are."""
+        if images not in self._batches:
+            size = self.recipe.image_size
+            pixels = self.step.batches.memory(1).take((images, size, size, 3))
+            pixels[:] = np.random.default_rng(0).integers(0, 256, pixels.shape, dtype=np.uint8)
+            numbers, zeros = np.arange(images), np.zeros(images, np.int64)
+            batch = Batch(0, 0, images, size)
+            self._batches[images] = Loaded(batch, pixels, zeros, numbers, zeros)
+        return self._batches[images]
 
     def timed(self, images: int) -> Cost:
         """The cost of one step; on a GPU the mean of a group of steps without a pause between."""

@@ -9,12 +9,14 @@ import torch
 
 from samples import image_folder
 from stoker.data.dataset import Dataset
+from stoker.data.loading.loader import Loaded
 from stoker.data.packing.pack import pack
 from stoker.errors import BadRequest
 from stoker.measure.verdict import verdict_of
 from stoker.recipe.recipe import Phase, Recipe
 from stoker.train.model.build import build_model
 from stoker.train.process_group import Ranks
+from stoker.train.transfer import Copies, DeviceBatch, InPlace
 from stoker.train.trials import compute as ceilings
 from stoker.train.trials.compute import (
     harmless,
@@ -23,6 +25,7 @@ from stoker.train.trials.compute import (
     one_phase,
     precisions,
 )
+from streams import FakeStreams
 
 ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"))
 TINY = Recipe(model="resnet9_w1", image_size=16, batch_size=8, mixup_alpha=0.2, ema=True)
@@ -99,3 +102,25 @@ def test_real_batches_go_through_real_steps(
     assert found.images_per_s > 0
     assert found.facts is not None and found.facts.steps == found.steps
     assert verdict_of(found.facts) is not None
+
+
+class PinnedOnly(Copies):
+    """Takes batches from a ring's own memory only, and computes where they are."""
+
+    def send(self, loaded: Loaded) -> DeviceBatch:
+        assert any(ring.block_of(loaded.images) for ring in self._rings)
+        return InPlace().send(loaded)
+
+    def release(self, batch: DeviceBatch) -> None:
+        """Nothing was taken."""
+
+
+def test_steps_are_timed_with_images_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = PinnedOnly(FakeStreams(0))
+    monkeypatch.setattr("stoker.train.step.transfer_to", lambda device: copies)
+    model, normalise = build_model(TINY, 3)
+    trial = ceilings.Trial(harmless(TINY), ALONE, model, normalise, 1000)
+    for images in (8, 4, 8, 4):
+        trial.timed(images)
+    assert trial.random_batch(8) is trial.random_batch(8)
+    assert trial.random_batch(8).drawn is not None  # once, as if a decoding thread had drawn it
