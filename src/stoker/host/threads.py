@@ -165,7 +165,7 @@ class LockMeter:
 
         with LockMeter() as meter:
             save()
-        print(meter.longest_s)
+        longest_s = meter.longest_s
     """
 
     NAP_S = 0.0005

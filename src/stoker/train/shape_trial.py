@@ -29,7 +29,7 @@ from stoker.train.step import Step
 
 GRAPHS_PER_SHAPE = 8
 """A bound: three micro-batch sizes, one of them with a gradient exchange as well, and as many again
-for what else PyTorch may compile anew for."""
+for what else PyTorch may compile again for."""
 
 
 def compile_model(
