@@ -7,11 +7,14 @@ time in which any kernel ran: it says nothing about efficiency.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -45,6 +48,25 @@ def visible(count: int, environment: Mapping[str, str]) -> list[int | str]:
     if rank.isdigit() and int(rank) < len(devices):
         return [devices[int(rank)]]
     return devices
+
+
+def gpus_at_hand(folder: str = "/dev", environment: Mapping[str, str] | None = None) -> int:
+    """The number of NVIDIA GPUs that this process may use, whether or not CUDA works; 0 where
+    CUDA_VISIBLE_DEVICES hides them all. Asks neither NVML nor CUDA."""
+    chosen = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None and not re.match(r"\s*(\d|GPU-|MIG-)", chosen):
+        return 0
+    paths = [path for path in Path(folder).glob("nvidia*") if path.name[6:].isdecimal()]
+    return sum(may_open(path) for path in paths)
+
+
+def may_open(path: Path) -> bool:
+    """Whether a device belongs to this process: a scheduler's control group denies others."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in (errno.EPERM, errno.ENOENT)
+    return True
 
 
 class Gpus:

@@ -13,12 +13,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from stoker.errors import BadRequest
 from stoker.recipe.recipe import Recipe
 from stoker.train.model.build import Normalise, build_model
 
 
 def set_arithmetic(recipe: Recipe) -> None:
-    """Set the precision and the kernels of this process."""
+    """Set the precision and the kernels of this process. Raises BadRequest for bf16 on a GPU that
+    does not have it: PyTorch would emulate it, slower than fp32."""
+    if recipe.amp == "bf16" and torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        if torch.version.cuda and major < 8:
+            raise BadRequest(
+                f"--amp bf16 needs a GPU of compute capability 8.0 or newer, and "
+                f"{torch.cuda.get_device_name()} has {major}.{minor}: use --amp fp16"
+            )
     tf32 = recipe.amp == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32

@@ -1,7 +1,8 @@
 """This process among the other ranks: its device, its rank, and small messages between ranks.
 
 Invariants: a single process creates no process group. Ranks exchange small numbers over gloo, in
-main memory, at points that all of them reach in the same order.
+main memory, at points that all of them reach in the same order. A machine with a GPU that does not
+work trains on the CPU only if the user hides the GPU.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import BadRequest
-from stoker.fleet.launcher import ELASTIC, LISTENER, RENDEZVOUS_FILE
+from stoker.fleet.launcher import ELASTIC, LISTENER, RENDEZVOUS_FILE, is_rank
 from stoker.fleet.rank_store import signed_for_ranks
+from stoker.host.gpu import gpus_at_hand
 from stoker.host.limits import usable_cores
+from stoker.measure.environment import nvidia_driver
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
-from stoker.text import one_line
+from stoker.text import one_line, plural
 from stoker.train.passes import blank_images, buffers_restored
 
 SECONDS_BETWEEN_MEETINGS = 0.5
@@ -61,6 +64,53 @@ def store_of_variables() -> Store:
         ) from error
 
 
+def own_device(local_rank: int, local_world: int) -> torch.device:
+    """The device of a rank: its GPU, which works, or the CPU where there is none. Raises BadRequest
+    if GPUs are missing or do not work."""
+    if not torch.cuda.is_available():
+        # A PyTorch without CUDA was chosen; `idle_gpus` says what it leaves unused.
+        if torch.version.cuda and (gpus := gpus_at_hand()):
+            raise BadRequest(unusable_gpus(gpus))
+        return torch.device("cpu")
+    gpus, number = torch.cuda.device_count(), local_rank
+    if gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ and not shares_variables():
+        number = 0  # a scheduler gives each task a GPU of its own, which is number 0 there
+    if number >= gpus:
+        raise BadRequest(
+            f"{local_world} ranks need a GPU each, and there are {gpus}: lower --ranks to {gpus}"
+        )
+    device = torch.device("cuda", number)
+    try:
+        torch.cuda.set_device(device)
+        torch.zeros(1, device=device).add_(1).item()
+    except (RuntimeError, AssertionError) as error:
+        raise BadRequest(
+            f"GPU {number} does not work: choose others with CUDA_VISIBLE_DEVICES, or set it to "
+            f"nothing to train on the CPU ({one_line(str(error))})"
+        ) from error
+    return device
+
+
+def shares_variables() -> bool:
+    """Whether all ranks of this machine have the same variables: a launcher started them."""
+    return is_rank() or "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def unusable_gpus(gpus: int) -> str:
+    """What to tell the user about GPUs that PyTorch cannot use."""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        reason = "it finds none"
+    except (RuntimeError, AssertionError) as error:
+        reason = one_line(str(error))
+    driver = nvidia_driver()
+    return (
+        f"PyTorch {torch.__version__} cannot use the {plural(gpus, 'GPU')} of this machine"
+        f"{f' (driver {driver})' if driver else ''}: update the driver, or install a PyTorch for "
+        f"it; CUDA_VISIBLE_DEVICES= (set to nothing) trains on the CPU ({reason})"
+    )
+
+
 @dataclass(frozen=True)
 class Ranks:
     """The rank of this process and its device."""
@@ -78,16 +128,8 @@ class Ranks:
         rank = int(os.environ.get("RANK", "0"))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        if torch.cuda.is_available():
-            if local_rank >= (gpus := torch.cuda.device_count()):
-                raise BadRequest(
-                    f"{local_world} ranks need a GPU each, and there are {gpus}: "
-                    f"lower --ranks to {gpus}"
-                )
-            device = torch.device("cuda", local_rank)
-            torch.cuda.set_device(device)
-        else:
-            device = torch.device("cpu")
+        device = own_device(local_rank, local_world)
+        if device.type == "cpu":
             torch.set_num_threads(max(1, usable_cores() // local_world))
         if world > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -144,7 +186,7 @@ class Ranks:
         """The model with gradients averaged over the ranks."""
         if self.world == 1:
             return model
-        ids = [self.local_rank] if self.device.type == "cuda" else None
+        ids = [self.device.index] if self.device.type == "cuda" else None
         # Only rank 0's running statistics count: they are shared before evaluations, not in steps.
         return DistributedDataParallel(
             model, device_ids=ids, gradient_as_bucket_view=True, forward_sync_buffers=False
