@@ -1,4 +1,4 @@
-"""Facts about the GPUs of this process, from NVIDIA's management library.
+"""Facts about the GPUs of this process, most of them from NVIDIA's management library.
 
 Invariants: Stoker works without it. Without the library, its Python package (nvidia-ml-py) or a
 device there are no facts. A query that a device refuses is not repeated. `busy` is the share of
@@ -11,12 +11,13 @@ import errno
 import importlib
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 THROTTLES = {
     0x2: "applications clocks setting",
@@ -34,6 +35,14 @@ SLOW = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
 MEANS = ("busy", "sm_clock_mhz", "power_w", *SLOW)
 """Facts whose mean is taken over time; of the others the largest value."""
 Queries = dict[str, Callable[[], Any]]
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5e-5, 1e-3
+"""Between two looks at an event: a wait that has been long may last a little longer."""
+
+
+class Awaited(Protocol):
+    """An event in the work of a device, such as `torch.cuda.Event`."""
+
+    def query(self) -> bool: ...
 
 
 def visible(count: int, environment: Mapping[str, str]) -> list[int | str]:
@@ -140,6 +149,15 @@ def queries_of(nvml: Any, handle: Any) -> Queries:
         "pcie_rx_bytes_per_s": lambda: pcie("NVML_PCIE_UTIL_RX_BYTES"),
         "pcie_tx_bytes_per_s": lambda: pcie("NVML_PCIE_UTIL_TX_BYTES"),
     }
+
+
+def wait_for(event: Awaited, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Wait until an event has passed, asleep between two looks. `Event.synchronize` uses a core,
+    and no signal is handled before it returns: never, if another rank is lost."""
+    pause_s = SHORTEST_PAUSE_S
+    while not event.query():
+        sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def over_time(readings: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from stoker.host.gpu import wait_for
+
 LATE_STEPS = 2
 FAR_ABOVE_CHANCE = 1.5
 """A loss above this many times the loss of guessing, and 1 above it, is too high."""
@@ -51,7 +53,7 @@ class Sentinel:
         while self._pending and (all_steps or len(self._pending) > self._late):
             step, norm, event = self._pending.popleft()
             if event:
-                event.synchronize()
+                wait_for(event)
             if not math.isfinite(float(norm)):
                 return step
         return None

@@ -34,8 +34,11 @@ from stoker.train.passes import blank_images, buffers_restored
 
 SECONDS_BETWEEN_MEETINGS = 0.5
 STEPS_BETWEEN_MEETINGS = 25
-PATIENCE = timedelta(seconds=300)
-"""How long an elastic run waits for a rank that hangs; launchers notice a lost node much sooner."""
+MEETING_TIMEOUT = timedelta(seconds=300)
+"""How long a rank waits for the others to come."""
+COLLECTIVE_TIMEOUT = timedelta(seconds=900)
+"""How long a collective waits for a rank. Longer than a rank may compile (`FIRST_STEP_S`): the
+watchdog names a rank that hangs, and launchers notice a lost one, long before."""
 
 
 def elastic_store() -> Store:
@@ -47,14 +50,14 @@ def elastic_store() -> Store:
         is_master=listener is not None,
         master_listen_fd=int(listener) if listener else None,
         wait_for_workers=False,
-        timeout=PATIENCE,
+        timeout=MEETING_TIMEOUT,
     )
 
 
 def store_of_variables() -> Store:
     """The store that torchrun's variables name. Raises BadRequest if the others do not come."""
     try:
-        store: Store = next(rendezvous("env://", timeout=PATIENCE))[0]
+        store: Store = next(rendezvous("env://", timeout=MEETING_TIMEOUT))[0]
         return store
     except (RuntimeError, ValueError) as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -135,23 +138,34 @@ class Ranks:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             file = os.environ.get(RENDEZVOUS_FILE)
             meeting: dict[str, Any] = {"init_method": f"file://{file}"}
+            # NCCL connects here, where an error is still an exception, and not in a step.
+            device_id = device if device.type == "cuda" else None
             if ELASTIC in os.environ:
                 store = elastic_store()
                 # NCCL asks the store from threads of its own, which a Python store could block.
                 if device.type == "cpu":
                     store = signed_for_ranks(store)
-                meeting = {"store": store, "timeout": PATIENCE}
+                meeting = {"store": store}
             elif not file:
                 meeting = {"store": store_of_variables()}
-            dist.init_process_group(backend, rank=rank, world_size=world, **meeting)
+            dist.init_process_group(
+                backend,
+                rank=rank,
+                world_size=world,
+                timeout=COLLECTIVE_TIMEOUT,
+                device_id=device_id,
+                **meeting,
+            )
         return cls(rank, world, local_rank, local_world, device)
 
     @property
     def first(self) -> bool:
         return self.rank == 0
 
-    def leave(self) -> None:
-        if self.world > 1:
+    def leave(self, *, failed: bool = False) -> None:
+        """Leave the process group. After a failure NCCL would wait for collectives that never end:
+        then the group ends with the process."""
+        if self.world > 1 and not (failed and self.device.type == "cuda"):
             dist.destroy_process_group()
 
     def sum(self, numbers: Tensor) -> Tensor:

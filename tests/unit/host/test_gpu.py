@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,14 @@ from typing import Any
 import pytest
 
 from stoker.host import gpu
-from stoker.host.gpu import Gpus, gpus_at_hand, over_time, visible
+from stoker.host.gpu import (
+    LONGEST_PAUSE_S,
+    Gpus,
+    gpus_at_hand,
+    over_time,
+    visible,
+    wait_for,
+)
 
 
 class FakeNvml:
@@ -208,3 +217,47 @@ class TestAtHand:
     def test_a_machine_without_any_has_none(self, tmp_path: Path) -> None:
         assert gpus_at_hand(str(tmp_path), {}) == 0
         assert gpus_at_hand(str(tmp_path / "none"), {}) == 0
+
+
+class LateEvent:
+    """Has passed after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def query(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def test_an_event_that_has_passed_is_not_waited_for() -> None:
+    pauses: list[float] = []
+    wait_for(LateEvent(0), pauses.append)
+    assert pauses == []
+
+
+def test_looks_become_rarer_and_stay_frequent() -> None:
+    pauses: list[float] = []
+    wait_for(LateEvent(30), pauses.append)
+    assert len(pauses) == 30
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= 1e-4
+    assert pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_a_signal_is_handled_while_an_event_never_passes() -> None:
+    class Heard(Exception):
+        pass
+
+    def hear(*arguments: object) -> None:
+        raise Heard
+
+    before = signal.signal(signal.SIGUSR2, hear)
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR2))
+    try:
+        timer.start()
+        with pytest.raises(Heard):
+            wait_for(LateEvent(10**9))
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGUSR2, before)

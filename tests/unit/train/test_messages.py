@@ -15,7 +15,7 @@ import torch
 from golden import check_golden
 from stoker.errors import StokerError
 from stoker.fleet.addresses import Endpoint, Nodes
-from stoker.fleet.launcher import LaunchResult
+from stoker.fleet.launcher import LaunchResult, first_failure
 from stoker.recipe.changes import Change
 from stoker.recipe.recipe import Recipe
 from stoker.run.directory import Run
@@ -244,7 +244,7 @@ def launch_messages(
             codes, output = next(remaining)
             with log.open("a") as file:
                 file.write(output)
-            return LaunchResult(codes, None)
+            return LaunchResult(codes, None, first_failure(codes))
 
         monkeypatch.setattr(launch, "start_ranks", start)
         monkeypatch.setattr(launch, "steps_of", lambda run: next(steps))

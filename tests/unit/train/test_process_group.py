@@ -15,6 +15,7 @@ import torch
 from ports import free_port
 from stoker.errors import BadRequest
 from stoker.fleet.launcher import ELASTIC, RENDEZVOUS_FILE
+from stoker.survive.watchdog import FIRST_STEP_S
 from stoker.train import process_group
 from stoker.train.model.build import ResNet9
 from stoker.train.process_group import Agreement, Ranks, own_device
@@ -165,6 +166,57 @@ class TestDevice:
                 own_device(0, 1)
         else:
             assert own_device(0, 1) == CPU
+
+
+class TestGroup:
+    """What the process group is told; nothing of it has met a real NCCL."""
+
+    @pytest.fixture
+    def options(self, nobody_else: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        monkeypatch.setattr(
+            torch.distributed,
+            "init_process_group",
+            lambda backend, **others: options.update(others, backend=backend),
+        )
+        variables = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", RENDEZVOUS_FILE: "/file"}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return options
+
+    def test_a_rank_with_a_gpu_connects_it_at_once(
+        self, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        FakeCuda(2).install(monkeypatch)
+        assert Ranks.join().device == torch.device("cuda", 1)
+        assert options["backend"] == "cpu:gloo,cuda:nccl"
+        assert options["device_id"] == torch.device("cuda", 1)
+
+    def test_a_rank_on_a_cpu_has_none(self, options: dict[str, Any]) -> None:
+        if torch.cuda.is_available():
+            pytest.skip("this machine has a GPU")
+        Ranks.join()
+        assert (options["backend"], options["device_id"]) == ("gloo", None)
+
+    def test_a_collective_waits_longer_than_a_rank_may_compile_and_not_for_ever(
+        self, options: dict[str, Any]
+    ) -> None:
+        if torch.cuda.is_available():
+            pytest.skip("this machine has a GPU")
+        Ranks.join()
+        assert FIRST_STEP_S < options["timeout"].total_seconds() < 1800
+
+    @pytest.mark.parametrize(
+        ("device", "failed", "left"),
+        [("cpu", False, 1), ("cpu", True, 1), ("cuda", False, 1), ("cuda", True, 0)],
+    )
+    def test_after_a_failure_nccl_is_not_waited_for(
+        self, monkeypatch: pytest.MonkeyPatch, device: str, failed: bool, left: int
+    ) -> None:
+        calls: list[int] = []
+        monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: calls.append(1))
+        Ranks(0, 2, 0, 2, torch.device(device)).leave(failed=failed)
+        assert len(calls) == left
 
 
 SCRIPT = """
