@@ -190,6 +190,7 @@ def _out_of_memory(fault: Fault, value: Any) -> Any:
 
 ACTIONS: dict[str, Callable[[Fault, Any], Any]] = {
     "kill": _signal(signal.SIGKILL),
+    "abort": _signal(signal.SIGABRT),
     "term": _signal(signal.SIGTERM),
     "stall": _stall,
     "hog": _hog,

@@ -2,8 +2,9 @@
 
 Invariants: the ranks run the command that the user typed. A signal to the launcher is passed on to
 each rank, and stays pending until the rank listens. Ranks have sessions of their own, so that
-Ctrl-C in a terminal does not reach them twice. If one rank fails, the others are ended; if the
-launcher dies, the kernel sends the ranks a stop signal. No port is open to other machines: ranks
+Ctrl-C in a terminal does not reach them twice. If one rank fails, the others are ended, and the
+first failure is named: others may fail because of it (NCCL aborts them). If the launcher dies, the
+kernel sends the ranks a stop signal. No port is open to other machines: ranks
 meet through a file in a private folder, and exchange data over loopback.
 """
 
@@ -56,17 +57,22 @@ class LaunchResult:
     codes: list[int]
     stop_signal: signal.Signals | None
     """The first signal that was passed on to the ranks."""
-    killed_by_launcher: frozenset[int] = frozenset()
-    """Ranks that were killed because another had failed."""
+    first: int | None = None
+    """The rank that failed or was killed first."""
 
     @property
-    def killed(self) -> list[str]:
-        """A phrase for each rank that crashed, or that another process killed."""
-        return [
-            f"rank {rank} was killed ({signal.Signals(-code).name})"
-            for rank, code in enumerate(self.codes)
-            if code in KILLS and rank not in self.killed_by_launcher
-        ]
+    def killed(self) -> str:
+        """A phrase for the rank that crashed, or that another process killed, first; empty if a
+        rank ended by itself before."""
+        code = FINISHED if self.first is None else self.codes[self.first]
+        name = signal.Signals(-code).name if code in KILLS else ""
+        return f"rank {self.first} was killed ({name})" if name else ""
+
+    @property
+    def cause(self) -> str:
+        """A phrase for the first rank that failed or was killed; some rank, if none was first."""
+        name = "a rank" if self.first is None else f"rank {self.first}"
+        return self.killed or f"{name} failed"
 
 
 def launch(
@@ -96,9 +102,9 @@ def launch(
             passed_on.append(signal.SIGTERM)
         for number in tuple(passed_on):
             signal_all(running, number)  # it arrived before all ranks were started
-        killed_by_launcher = wait_for_all(running)
+        first = wait_for_all(running)
         codes = [rank.returncode for rank in running]
-        return LaunchResult(codes, next(iter(passed_on), None), killed_by_launcher)
+        return LaunchResult(codes, next(iter(passed_on), None), first)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -163,16 +169,18 @@ def is_rank() -> bool:
     return RENDEZVOUS_FILE in os.environ or ELASTIC in os.environ
 
 
-def wait_for_all(running: Processes) -> frozenset[int]:
-    """Wait until every rank has ended; returns those that had to be killed. The others of a rank
-    that failed get a signal; those of one that stopped alone (it was compiling) are asked to."""
+def wait_for_all(running: Processes) -> int | None:
+    """Wait until every rank has ended; returns the one that failed or was killed first. The others
+    then get a signal; those of one that stopped alone (it was compiling) are asked to."""
     failed_at = stopped_at = float("inf")
-    sent_stop = sent_term = False
-    killed: set[int] = set()
+    sent_stop = sent_term = sent_kill = False
+    first = None
     while any(rank.poll() is None for rank in running):
         time.sleep(_POLL_S)
         now = time.monotonic()
-        if any(rank.poll() not in (None, FINISHED, INTERRUPTED) for rank in running):
+        if first is None and not sent_kill:
+            first = first_failure([rank.poll() for rank in running])
+        if first is not None:
             failed_at = min(failed_at, now)
         if any(rank.poll() == INTERRUPTED for rank in running):
             stopped_at = min(stopped_at, now)
@@ -185,9 +193,17 @@ def wait_for_all(running: Processes) -> frozenset[int]:
             signal_all(running, signal.SIGTERM)
             sent_term = True
         if now - failed_at > 2 * GRACE_S:
-            killed |= {rank for rank, process in enumerate(running) if process.poll() is None}
             signal_all(running, signal.SIGKILL)
-    return frozenset(killed)
+            sent_kill = True
+    if first is None and not sent_kill:
+        first = first_failure([rank.poll() for rank in running])
+    return first
+
+
+def first_failure(codes: Sequence[int | None]) -> int | None:
+    """The rank to name, if any has failed yet: one that was killed rather than one that noticed."""
+    failed = [rank for rank, code in enumerate(codes) if code not in (None, FINISHED, INTERRUPTED)]
+    return min(failed, key=lambda rank: codes[rank] not in KILLS, default=None)
 
 
 def signal_all(running: Processes, number: signal.Signals) -> None:

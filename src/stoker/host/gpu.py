@@ -1,4 +1,4 @@
-"""Facts about the GPUs of this process, from NVIDIA's management library.
+"""Facts about the GPUs of this process, most of them from NVIDIA's management library.
 
 Invariants: Stoker works without it. Without the library, its Python package (nvidia-ml-py) or a
 device there are no facts. A query that a device refuses is not repeated. `busy` is the share of
@@ -7,13 +7,17 @@ time in which any kernel ran: it says nothing about efficiency.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 THROTTLES = {
     0x2: "applications clocks setting",
@@ -31,6 +35,14 @@ SLOW = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
 MEANS = ("busy", "sm_clock_mhz", "power_w", *SLOW)
 """Facts whose mean is taken over time; of the others the largest value."""
 Queries = dict[str, Callable[[], Any]]
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5e-5, 1e-3
+"""Between two looks at an event: a wait that has been long may last a little longer."""
+
+
+class Awaited(Protocol):
+    """An event in the work of a device, such as `torch.cuda.Event`."""
+
+    def query(self) -> bool: ...
 
 
 def visible(count: int, environment: Mapping[str, str]) -> list[int | str]:
@@ -45,6 +57,25 @@ def visible(count: int, environment: Mapping[str, str]) -> list[int | str]:
     if rank.isdigit() and int(rank) < len(devices):
         return [devices[int(rank)]]
     return devices
+
+
+def gpus_at_hand(folder: str = "/dev", environment: Mapping[str, str] | None = None) -> int:
+    """The number of NVIDIA GPUs that this process may use, whether or not CUDA works; 0 where
+    CUDA_VISIBLE_DEVICES hides them all. Asks neither NVML nor CUDA."""
+    chosen = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None and not re.match(r"\s*(\d|GPU-|MIG-)", chosen):
+        return 0
+    paths = [path for path in Path(folder).glob("nvidia*") if path.name[6:].isdecimal()]
+    return sum(may_open(path) for path in paths)
+
+
+def may_open(path: Path) -> bool:
+    """Whether a device belongs to this process: a scheduler's control group denies others."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in (errno.EPERM, errno.ENOENT)
+    return True
 
 
 class Gpus:
@@ -118,6 +149,15 @@ def queries_of(nvml: Any, handle: Any) -> Queries:
         "pcie_rx_bytes_per_s": lambda: pcie("NVML_PCIE_UTIL_RX_BYTES"),
         "pcie_tx_bytes_per_s": lambda: pcie("NVML_PCIE_UTIL_TX_BYTES"),
     }
+
+
+def wait_for(event: Awaited, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Wait until an event has passed, asleep between two looks. `Event.synchronize` uses a core,
+    and no signal is handled before it returns: never, if another rank is lost."""
+    pause_s = SHORTEST_PAUSE_S
+    while not event.query():
+        sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def over_time(readings: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

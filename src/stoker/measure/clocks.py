@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from stoker.host.gpu import wait_for
+
 if TYPE_CHECKING:  # reading a run needs no torch
     import torch
 
@@ -56,7 +58,7 @@ class CudaClock:
         return event
 
     def between(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        end.synchronize()
+        wait_for(end)
         return float(begin.elapsed_time(end)) / 1000
 
     def on_cpu(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float | None:

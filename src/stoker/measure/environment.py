@@ -102,7 +102,7 @@ def environment_here(folders: Sequence[tuple[str, Path]]) -> Environment:
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         synchronised=clock_is_synchronised(),
         gpus=gpus,
-        driver=proc.driver_version(kernel_text(DRIVER)) if gpus else None,
+        driver=nvidia_driver() if gpus else None,
         cuda=torch.version.cuda if gpus else None,
         cudnn=cudnn_version() if gpus else None,
         rooms=tuple(space for what, path in folders if (space := free_space(what, path))),
@@ -143,6 +143,11 @@ def gpus_here() -> list[Gpu]:
         return []
     devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return [Gpu(gpu.name, gpu.total_memory, (gpu.major, gpu.minor)) for gpu in devices]
+
+
+def nvidia_driver() -> str | None:
+    """The version of NVIDIA's kernel driver; None where it is not loaded."""
+    return proc.driver_version(kernel_text(DRIVER))
 
 
 def cudnn_version() -> str | None:

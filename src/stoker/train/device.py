@@ -7,20 +7,29 @@ events and pinned memory; tests put a recording fake in its place.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from stoker.errors import BadRequest
+from stoker.host.gpu import wait_for
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import PlainCopy, SnapshotCopy
 from stoker.train.model.build import Normalise, build_model
 
 
 def set_arithmetic(recipe: Recipe) -> None:
-    """Set the precision and the kernels of this process."""
+    """Set the precision and the kernels of this process. Raises BadRequest for bf16 on a GPU that
+    does not have it: PyTorch would emulate it, slower than fp32."""
+    if recipe.amp == "bf16" and torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        if torch.version.cuda and major < 8:
+            raise BadRequest(
+                f"--amp bf16 needs a GPU of compute capability 8.0 or newer, and "
+                f"{torch.cuda.get_device_name()} has {major}.{minor}: use --amp fp16"
+            )
     tf32 = recipe.amp == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
@@ -51,8 +60,6 @@ def build_on_device(
 
 COPY, COMPUTE = "copy", "compute"
 """The streams: batches are copied in one, and the model computes in the other."""
-LOOK_S = 0.0002
-"""Between two looks at an event that the host waits for."""
 
 
 class Streams(Protocol):
@@ -118,16 +125,10 @@ class CudaStreams:
         return bool(event.query())  # type: ignore[no-untyped-call]
 
     def wait_on_host(self, event: torch.cuda.Event) -> None:
-        wait_until_passed(event)
+        wait_for(event)
 
     def _of(self, stream: str) -> torch.cuda.Stream:
         return self._copy if stream == COPY else self._compute
-
-
-def wait_until_passed(event: Any) -> None:
-    """Wait for an event of a GPU. Its own wait would keep a core busy and hear no signal."""
-    while not event.query():
-        time.sleep(LOOK_S)
 
 
 class LateNumbers:
@@ -148,7 +149,7 @@ class LateNumbers:
     def numbers(self) -> Tensor:
         """The numbers, when they have arrived."""
         if self._event is not None:
-            wait_until_passed(self._event)
+            wait_for(self._event)
         return self._numbers
 
 

@@ -1,7 +1,8 @@
 """This process among the other ranks: its device, its rank, and small messages between ranks.
 
 Invariants: a single process creates no process group. Ranks exchange small numbers over gloo, in
-main memory, at points that all of them reach in the same order.
+main memory, at points that all of them reach in the same order. A machine with a GPU that does not
+work trains on the CPU only if the user hides the GPU.
 """
 
 from __future__ import annotations
@@ -21,18 +22,23 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import BadRequest
-from stoker.fleet.launcher import ELASTIC, LISTENER, RENDEZVOUS_FILE
+from stoker.fleet.launcher import ELASTIC, LISTENER, RENDEZVOUS_FILE, is_rank
 from stoker.fleet.rank_store import signed_for_ranks
+from stoker.host.gpu import gpus_at_hand
 from stoker.host.limits import usable_cores
+from stoker.measure.environment import nvidia_driver
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
-from stoker.text import one_line
+from stoker.text import one_line, plural
 from stoker.train.passes import blank_images, buffers_restored
 
 SECONDS_BETWEEN_MEETINGS = 0.5
 STEPS_BETWEEN_MEETINGS = 25
-PATIENCE = timedelta(seconds=300)
-"""How long an elastic run waits for a rank that hangs; launchers notice a lost node much sooner."""
+MEETING_TIMEOUT = timedelta(seconds=300)
+"""How long a rank waits for the others to come."""
+COLLECTIVE_TIMEOUT = timedelta(seconds=900)
+"""How long a collective waits for a rank. Longer than a rank may compile (`FIRST_STEP_S`): the
+watchdog names a rank that hangs, and launchers notice a lost one, long before."""
 
 
 def elastic_store() -> Store:
@@ -44,14 +50,14 @@ def elastic_store() -> Store:
         is_master=listener is not None,
         master_listen_fd=int(listener) if listener else None,
         wait_for_workers=False,
-        timeout=PATIENCE,
+        timeout=MEETING_TIMEOUT,
     )
 
 
 def store_of_variables() -> Store:
     """The store that torchrun's variables name. Raises BadRequest if the others do not come."""
     try:
-        store: Store = next(rendezvous("env://", timeout=PATIENCE))[0]
+        store: Store = next(rendezvous("env://", timeout=MEETING_TIMEOUT))[0]
         return store
     except (RuntimeError, ValueError) as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -59,6 +65,53 @@ def store_of_variables() -> Store:
             f"the ranks that RANK and WORLD_SIZE speak of do not meet at MASTER_ADDR:MASTER_PORT "
             f"({place}): start them all, or unset these variables ({one_line(str(error))})"
         ) from error
+
+
+def own_device(local_rank: int, local_world: int) -> torch.device:
+    """The device of a rank: its GPU, which works, or the CPU where there is none. Raises BadRequest
+    if GPUs are missing or do not work."""
+    if not torch.cuda.is_available():
+        # A PyTorch without CUDA was chosen; `idle_gpus` says what it leaves unused.
+        if torch.version.cuda and (gpus := gpus_at_hand()):
+            raise BadRequest(unusable_gpus(gpus))
+        return torch.device("cpu")
+    gpus, number = torch.cuda.device_count(), local_rank
+    if gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ and not shares_variables():
+        number = 0  # a scheduler gives each task a GPU of its own, which is number 0 there
+    if number >= gpus:
+        raise BadRequest(
+            f"{local_world} ranks need a GPU each, and there are {gpus}: lower --ranks to {gpus}"
+        )
+    device = torch.device("cuda", number)
+    try:
+        torch.cuda.set_device(device)
+        torch.zeros(1, device=device).add_(1).item()
+    except (RuntimeError, AssertionError) as error:
+        raise BadRequest(
+            f"GPU {number} does not work: choose others with CUDA_VISIBLE_DEVICES, or set it to "
+            f"nothing to train on the CPU ({one_line(str(error))})"
+        ) from error
+    return device
+
+
+def shares_variables() -> bool:
+    """Whether all ranks of this machine have the same variables: a launcher started them."""
+    return is_rank() or "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def unusable_gpus(gpus: int) -> str:
+    """What to tell the user about GPUs that PyTorch cannot use."""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        reason = "it finds none"
+    except (RuntimeError, AssertionError) as error:
+        reason = one_line(str(error))
+    driver = nvidia_driver()
+    return (
+        f"PyTorch {torch.__version__} cannot use the {plural(gpus, 'GPU')} of this machine"
+        f"{f' (driver {driver})' if driver else ''}: update the driver, or install a PyTorch for "
+        f"it; CUDA_VISIBLE_DEVICES= (set to nothing) trains on the CPU ({reason})"
+    )
 
 
 @dataclass(frozen=True)
@@ -78,38 +131,41 @@ class Ranks:
         rank = int(os.environ.get("RANK", "0"))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        if torch.cuda.is_available():
-            if local_rank >= (gpus := torch.cuda.device_count()):
-                raise BadRequest(
-                    f"{local_world} ranks need a GPU each, and there are {gpus}: "
-                    f"lower --ranks to {gpus}"
-                )
-            device = torch.device("cuda", local_rank)
-            torch.cuda.set_device(device)
-        else:
-            device = torch.device("cpu")
+        device = own_device(local_rank, local_world)
+        if device.type == "cpu":
             torch.set_num_threads(max(1, usable_cores() // local_world))
         if world > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             file = os.environ.get(RENDEZVOUS_FILE)
             meeting: dict[str, Any] = {"init_method": f"file://{file}"}
+            # NCCL connects here, where an error is still an exception, and not in a step.
+            device_id = device if device.type == "cuda" else None
             if ELASTIC in os.environ:
                 store = elastic_store()
                 # NCCL asks the store from threads of its own, which a Python store could block.
                 if device.type == "cpu":
                     store = signed_for_ranks(store)
-                meeting = {"store": store, "timeout": PATIENCE}
+                meeting = {"store": store}
             elif not file:
                 meeting = {"store": store_of_variables()}
-            dist.init_process_group(backend, rank=rank, world_size=world, **meeting)
+            dist.init_process_group(
+                backend,
+                rank=rank,
+                world_size=world,
+                timeout=COLLECTIVE_TIMEOUT,
+                device_id=device_id,
+                **meeting,
+            )
         return cls(rank, world, local_rank, local_world, device)
 
     @property
     def first(self) -> bool:
         return self.rank == 0
 
-    def leave(self) -> None:
-        if self.world > 1:
+    def leave(self, *, failed: bool = False) -> None:
+        """Leave the process group. After a failure NCCL would wait for collectives that never end:
+        then the group ends with the process."""
+        if self.world > 1 and not (failed and self.device.type == "cuda"):
             dist.destroy_process_group()
 
     def sum(self, numbers: Tensor) -> Tensor:
@@ -144,7 +200,7 @@ class Ranks:
         """The model with gradients averaged over the ranks."""
         if self.world == 1:
             return model
-        ids = [self.local_rank] if self.device.type == "cuda" else None
+        ids = [self.device.index] if self.device.type == "cuda" else None
         # Only rank 0's running statistics count: they are shared before evaluations, not in steps.
         return DistributedDataParallel(
             model, device_ids=ids, gradient_as_bucket_view=True, forward_sync_buffers=False

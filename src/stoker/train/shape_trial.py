@@ -28,8 +28,8 @@ from stoker.train.passes import buffers_restored, forward
 from stoker.train.step import Step
 
 GRAPHS_PER_SHAPE = 8
-"""A bound: three micro-batch sizes, one of them with a gradient exchange as well, and as many again
-for what else PyTorch may compile again for."""
+"""A bound: three micro-batch sizes, one of them with a gradient exchange as well, and as many for
+other reasons to compile."""
 
 
 def compile_model(

@@ -14,6 +14,7 @@ import pytest
 from stoker.fleet.launcher import (
     RENDEZVOUS_FILE,
     environment,
+    first_failure,
     launch,
     prepare_rank,
     signal_all,
@@ -70,6 +71,64 @@ def test_an_orderly_stop_of_one_does_not_end_the_others(monkeypatch: pytest.Monk
     running = [python("raise SystemExit(75)"), python("import time; time.sleep(1.0)")]
     wait_for_all(running)
     assert [rank.returncode for rank in running] == [75, 0]
+
+
+NCCL_ABORTS = "import os, time; time.sleep(0.5); os.abort()"
+"""What NCCL does in a rank some time after another one is lost."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("ranks", "cause", "killed"),
+    [
+        (["import os; os.abort()", NCCL_ABORTS], "rank 0 was killed (SIGABRT)", True),
+        ([NCCL_ABORTS, "import os; os.kill(os.getpid(), 9)"], "rank 1 was killed (SIGKILL)", True),
+        # The others abort because of it: what failed by itself is not started again.
+        ([NCCL_ABORTS, "raise SystemExit(1)", NCCL_ABORTS], "rank 1 failed", False),
+        (["pass", "import os; os.abort()"], "rank 1 was killed (SIGABRT)", True),
+    ],
+)
+def test_the_first_that_ended_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: list[str],
+    cause: str,
+    killed: bool,
+) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def start_one(*arguments: object) -> subprocess.Popen[bytes]:
+        begun.append(python(ranks[len(begun)]))
+        return begun[-1]
+
+    monkeypatch.setattr("stoker.fleet.launcher.start", start_one)
+    result = launch(len(ranks), [], tmp_path / "log")
+    assert (result.cause, bool(result.killed)) == (cause, killed)
+
+
+def test_of_those_that_ended_together_one_that_was_killed_is_named() -> None:
+    assert first_failure([1, 1, -6]) == 2
+    assert first_failure([None, 1, 0]) == 1
+    assert first_failure([75, 0, None]) is None
+
+
+@pytest.mark.timeout(300)
+def test_one_that_the_launcher_killed_is_not_called_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others stopped in order; this one took too long to follow."""
+    for name in ("GRACE_S", "STRAGGLER_S", "PATIENCE_S"):
+        monkeypatch.setattr(f"stoker.fleet.launcher.{name}", 0.3)
+    ignores = "import signal, time\nfor n in (10, 15): signal.signal(n, signal.SIG_IGN)\n"
+    stubborn = subprocess.Popen(
+        [sys.executable, "-c", f"{ignores}print(flush=True)\ntime.sleep(60)"],
+        stdout=subprocess.PIPE,
+    )
+    assert stubborn.stdout
+    stubborn.stdout.readline()
+    running = [python("raise SystemExit(75)"), stubborn]
+    assert wait_for_all(running) is None
+    assert stubborn.returncode == -signal.SIGKILL
 
 
 def test_a_signal_reaches_those_that_run() -> None:

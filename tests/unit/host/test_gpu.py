@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
 import sys
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from stoker.host.gpu import Gpus, over_time, visible
+from stoker.host import gpu
+from stoker.host.gpu import (
+    LONGEST_PAUSE_S,
+    Gpus,
+    gpus_at_hand,
+    over_time,
+    visible,
+    wait_for,
+)
 
 
 class FakeNvml:
@@ -156,3 +169,95 @@ def test_a_real_gpu_reports() -> None:
     assert 0 <= readings[0]["busy"] <= 1
     assert 0 < readings[0]["used_bytes"] <= readings[0]["total_bytes"]
     assert 0 < readings[0]["sm_clock_mhz"] <= readings[0]["sm_clock_most_mhz"]
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> Path:
+    """The files of a machine with two GPUs, and others of the driver."""
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-modeset", "null"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+class TestAtHand:
+    @pytest.mark.parametrize(
+        ("chosen", "count"),
+        [
+            (None, 2),
+            ("0", 2),
+            ("1,0", 2),
+            (" 1", 2),
+            ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", 2),
+            ("MIG-GPU-8932f937/1/0", 2),
+            ("", 0),
+            (" ", 0),
+            ("-1", 0),
+            ("NoDevFiles", 0),
+        ],
+    )
+    def test_a_user_or_a_scheduler_may_hide_them(
+        self, devices: Path, chosen: str | None, count: int
+    ) -> None:
+        environment = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
+        assert gpus_at_hand(str(devices), environment) == count
+
+    @pytest.mark.parametrize(
+        ("number", "count"),
+        [(errno.EPERM, 0), (errno.ENOENT, 0), (errno.EACCES, 2), (errno.EIO, 2)],
+    )
+    def test_one_that_a_control_group_denies_does_not_count_and_a_broken_one_does(
+        self, devices: Path, monkeypatch: pytest.MonkeyPatch, number: int, count: int
+    ) -> None:
+        def refuse(*arguments: object) -> int:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(gpu.os, "open", refuse)
+        assert gpus_at_hand(str(devices), {}) == count
+
+    def test_a_machine_without_any_has_none(self, tmp_path: Path) -> None:
+        assert gpus_at_hand(str(tmp_path), {}) == 0
+        assert gpus_at_hand(str(tmp_path / "none"), {}) == 0
+
+
+class LateEvent:
+    """Has passed after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def query(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def test_an_event_that_has_passed_is_not_waited_for() -> None:
+    pauses: list[float] = []
+    wait_for(LateEvent(0), pauses.append)
+    assert pauses == []
+
+
+def test_looks_become_rarer_and_stay_frequent() -> None:
+    pauses: list[float] = []
+    wait_for(LateEvent(30), pauses.append)
+    assert len(pauses) == 30
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= 1e-4
+    assert pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_a_signal_is_handled_while_an_event_never_passes() -> None:
+    class Heard(Exception):
+        pass
+
+    def hear(*arguments: object) -> None:
+        raise Heard
+
+    before = signal.signal(signal.SIGUSR2, hear)
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR2))
+    try:
+        timer.start()
+        with pytest.raises(Heard):
+            wait_for(LateEvent(10**9))
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGUSR2, before)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 
-from stoker.train.device import seed_device
+from stoker.errors import BadRequest
+from stoker.recipe.recipe import Recipe
+from stoker.train.device import seed_device, set_arithmetic
 from stoker.train.model.build import Normalise
 from stoker.train.model_input import input_maker
 
@@ -28,6 +32,48 @@ def test_the_input_is_that_of_the_plain_formula_bit_for_bit(
     assert torch.equal(found, plain)
     assert found.stride() == plain.stride()
     assert (images == before).all()
+
+
+@pytest.fixture
+def arithmetic() -> Iterator[None]:
+    yield
+    set_arithmetic(Recipe())
+
+
+@pytest.mark.parametrize(
+    ("amp", "capability", "refused"),
+    [
+        ("bf16", (7, 5), True),
+        ("bf16", (6, 1), True),
+        ("bf16", (8, 0), False),
+        ("bf16", (8, 9), False),
+        ("bf16", (12, 0), False),
+        ("fp16", (7, 5), False),
+        ("tf32", (7, 5), False),
+        ("off", (7, 5), False),
+    ],
+)
+def test_bf16_is_refused_where_a_gpu_does_not_have_it(
+    arithmetic: None,
+    monkeypatch: pytest.MonkeyPatch,
+    amp: str,
+    capability: tuple[int, int],
+    refused: bool,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    if refused:
+        with pytest.raises(BadRequest, match="use --amp fp16"):
+            set_arithmetic(Recipe(amp=amp))
+    else:
+        set_arithmetic(Recipe(amp=amp))
+
+
+def test_bf16_is_allowed_on_a_cpu(arithmetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    set_arithmetic(Recipe(amp="bf16"))
 
 
 def test_a_seed_of_the_cpu_gives_the_draws_of_manual_seed() -> None:

@@ -15,7 +15,7 @@ import torch
 from golden import check_golden
 from stoker.errors import StokerError
 from stoker.fleet.addresses import Endpoint, Nodes
-from stoker.fleet.launcher import LaunchResult
+from stoker.fleet.launcher import LaunchResult, first_failure
 from stoker.recipe.changes import Change
 from stoker.recipe.recipe import Recipe
 from stoker.run.directory import Run
@@ -25,11 +25,12 @@ from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.divergence import LossWatch
 from stoker.survive.rehearsal import RehearsalResult
 from stoker.survive.stopping import StopRequest
-from stoker.train.attempt import launch, lost_peers
+from stoker.train import process_group
+from stoker.train.attempt import announce, launch, lost_peers
 from stoker.train.attempt.announce import idle_gpus, lost_ranks, slow_to_save, split_note
 from stoker.train.attempt.bits import bits_note
 from stoker.train.attempt.loop import Loop, evaluates_too_many
-from stoker.train.device import LateNumbers
+from stoker.train.device import LateNumbers, set_arithmetic
 from stoker.train.loaders import prepare
 from stoker.train.model.build import build_model
 from stoker.train.process_group import Ranks
@@ -65,6 +66,31 @@ def model_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     yield error_of(Ranks.join)
     yield from idle_gpus(ALONE)
+    monkeypatch.undo()
+
+
+def device_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old\n(found version 11040).")
+
+    for module in (process_group, announce):
+        monkeypatch.setattr(module, "gpus_at_hand", lambda: 1)
+    monkeypatch.setattr(process_group, "nvidia_driver", lambda: "470.57.02")
+    monkeypatch.setattr(torch, "__version__", "2.15.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    yield error_of(Ranks.join)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    yield from idle_gpus(ALONE)
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", fail)
+    yield error_of(Ranks.join)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    yield error_of(lambda: set_arithmetic(replace(TINY, amp="bf16")))
     monkeypatch.undo()
 
 
@@ -221,7 +247,7 @@ def launch_messages(
             codes, output = next(remaining)
             with log.open("a") as file:
                 file.write(output)
-            return LaunchResult(codes, None)
+            return LaunchResult(codes, None, first_failure(codes))
 
         monkeypatch.setattr(launch, "start_ranks", start)
         monkeypatch.setattr(launch, "steps_of", lambda run: next(steps))
@@ -246,6 +272,7 @@ def test_messages_golden(
 ) -> None:
     lines = [
         *model_messages(monkeypatch),
+        *device_messages(monkeypatch),
         *memory_messages(monkeypatch),
         *link_messages(monkeypatch),
         *trouble_messages(),

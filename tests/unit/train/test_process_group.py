@@ -13,10 +13,15 @@ import pytest
 import torch
 
 from ports import free_port
+from stoker.errors import BadRequest
+from stoker.fleet.launcher import ELASTIC, RENDEZVOUS_FILE
+from stoker.survive.watchdog import FIRST_STEP_S
+from stoker.train import process_group
 from stoker.train.model.build import ResNet9
-from stoker.train.process_group import Agreement, Ranks
+from stoker.train.process_group import Agreement, Ranks, own_device
 
-ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"))
+CPU = torch.device("cpu")
+ALONE = Ranks(0, 1, 0, 1, CPU)
 
 
 @pytest.fixture
@@ -60,6 +65,158 @@ class TestAlone:
         agreement = Agreement(ALONE, lambda: None)
         assert [agreement.poll(vote) for vote in (False, True, False)] == [False, True, False]
         assert agreement.met
+
+
+class FakeCuda:
+    """What torch.cuda says of a machine; `fails` is raised by the first kernel."""
+
+    def __init__(self, gpus: int = 1, fails: Exception | None = None) -> None:
+        self.gpus, self.fails = gpus, fails
+        self.chosen: list[int | None] = []
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: self.gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: self.gpus)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: self.use(device))
+        zeros = torch.zeros
+        monkeypatch.setattr(torch, "zeros", lambda *shape, device: zeros(*shape))
+
+    def use(self, device: torch.device) -> None:
+        if self.fails:
+            raise self.fails
+        self.chosen.append(device.index)
+
+
+TASK = {"CUDA_VISIBLE_DEVICES": "0", "SLURM_LOCALID": "3"}
+
+
+class TestDevice:
+    @pytest.fixture(autouse=True)
+    def plain_environment(self, nobody_else: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RUN_ID", RENDEZVOUS_FILE, ELASTIC):
+            monkeypatch.delenv(name, raising=False)
+
+    @pytest.mark.parametrize(
+        ("gpus", "local_rank", "variables", "number"),
+        [
+            (4, 0, {}, 0),
+            (4, 3, {}, 3),
+            (4, 3, {RENDEZVOUS_FILE: "file"}, 3),
+            (1, 3, TASK, 0),  # a task of SLURM sees its own GPU only
+            (1, 3, {"CUDA_VISIBLE_DEVICES": "GPU-1234"}, 0),
+            (1, 0, {"CUDA_VISIBLE_DEVICES": "2"}, 0),
+            (1, 1, {}, None),  # two ranks of a machine with one GPU
+            (2, 3, {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
+            (1, 1, {"CUDA_VISIBLE_DEVICES": "0", RENDEZVOUS_FILE: "file"}, None),
+            (1, 1, {"CUDA_VISIBLE_DEVICES": "0", ELASTIC: "1"}, None),
+            (1, 1, {**TASK, "TORCHELASTIC_RUN_ID": "none"}, None),  # torchrun: all see the same
+        ],
+    )
+    def test_each_rank_has_a_gpu_of_its_own(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        gpus: int,
+        local_rank: int,
+        variables: dict[str, str],
+        number: int | None,
+    ) -> None:
+        cuda = FakeCuda(gpus)
+        cuda.install(monkeypatch)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        if number is None:
+            with pytest.raises(BadRequest, match="need a GPU each"):
+                own_device(local_rank, 4)
+            return
+        assert own_device(local_rank, 4) == torch.device("cuda", number)
+        assert cuda.chosen == [number]
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            RuntimeError("CUDA error: no kernel image is available for execution on the device"),
+            RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable"),
+            torch.OutOfMemoryError("CUDA out of memory"),
+        ],
+        ids=str,
+    )
+    def test_a_gpu_that_does_not_work_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        FakeCuda(1, error).install(monkeypatch)
+        with pytest.raises(BadRequest, match="GPU 0 does not work") as caught:
+            own_device(0, 1)
+        assert str(error) in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("present", "version", "refused"), [(2, "13.2", True), (0, "13.2", False), (2, None, False)]
+    )
+    def test_a_gpu_that_pytorch_cannot_use_is_not_passed_over(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        present: int,
+        version: str | None,
+        refused: bool,
+    ) -> None:
+        FakeCuda(0).install(monkeypatch)
+        monkeypatch.setattr(process_group, "gpus_at_hand", lambda: present)
+        monkeypatch.setattr(torch.version, "cuda", version)
+        if refused:
+            with pytest.raises(BadRequest, match="cannot use the 2 GPUs"):
+                own_device(0, 1)
+        else:
+            assert own_device(0, 1) == CPU
+
+
+class TestGroup:
+    """What the process group is told; nothing of it has met a real NCCL."""
+
+    @pytest.fixture
+    def options(self, nobody_else: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        monkeypatch.setattr(
+            torch.distributed,
+            "init_process_group",
+            lambda backend, **others: options.update(others, backend=backend),
+        )
+        variables = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", RENDEZVOUS_FILE: "/file"}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return options
+
+    def test_a_rank_with_a_gpu_connects_it_at_once(
+        self, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        FakeCuda(2).install(monkeypatch)
+        assert Ranks.join().device == torch.device("cuda", 1)
+        assert options["backend"] == "cpu:gloo,cuda:nccl"
+        assert options["device_id"] == torch.device("cuda", 1)
+
+    def test_a_rank_on_a_cpu_has_none(self, options: dict[str, Any]) -> None:
+        if torch.cuda.is_available():
+            pytest.skip("this machine has a GPU")
+        Ranks.join()
+        assert (options["backend"], options["device_id"]) == ("gloo", None)
+
+    def test_a_collective_waits_longer_than_a_rank_may_compile_and_not_for_ever(
+        self, options: dict[str, Any]
+    ) -> None:
+        if torch.cuda.is_available():
+            pytest.skip("this machine has a GPU")
+        Ranks.join()
+        assert FIRST_STEP_S < options["timeout"].total_seconds() < 1800
+
+    @pytest.mark.parametrize(
+        ("device", "failed", "left"),
+        [("cpu", False, 1), ("cpu", True, 1), ("cuda", False, 1), ("cuda", True, 0)],
+    )
+    def test_after_a_failure_nccl_is_not_waited_for(
+        self, monkeypatch: pytest.MonkeyPatch, device: str, failed: bool, left: int
+    ) -> None:
+        calls: list[int] = []
+        monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: calls.append(1))
+        Ranks(0, 2, 0, 2, torch.device(device)).leave(failed=failed)
+        assert len(calls) == left
 
 
 SCRIPT = """

@@ -11,6 +11,7 @@ import torch
 
 from stoker import faults
 from stoker.data.dataset import Dataset
+from stoker.host.gpu import gpus_at_hand
 from stoker.measure.environment import attempt_environment, seconds_since_start
 from stoker.recipe.changes import CONSENT, HARMLESS
 from stoker.recipe.recipe import Recipe
@@ -19,6 +20,7 @@ from stoker.recipe.summary import derived_line, warnings
 from stoker.run.directory import FORMAT, Run
 from stoker.survive.rehearsal import RehearsalResult
 from stoker.survive.spot import PROVIDERS, provider_here
+from stoker.text import plural
 from stoker.train.attempt.bits import bits_note
 from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
@@ -140,6 +142,11 @@ def lost_ranks(run: Run) -> list[str]:
 
 def idle_gpus(ranks: Ranks) -> list[str]:
     """A note about GPUs that are not used."""
+    if torch.version.cuda is None and ranks.device.type == "cpu" and (gpus := gpus_at_hand()):
+        return [
+            f"PyTorch {torch.__version__} has no CUDA, so {plural(gpus, 'GPU')} of this machine "
+            "stays unused: install a PyTorch with CUDA to train on it"
+        ]
     present = torch.cuda.device_count()
     if present <= ranks.local_world:
         return []

@@ -157,7 +157,7 @@ def launch(plan: Launch, run: Run) -> int:
             say("a rank ran out of memory: going on from the newest checkpoint")
         elif ended.killed and (steps_now := steps_of(run)) > steps:
             steps = steps_now
-            say(f"{', '.join(ended.killed)}: going on from the newest checkpoint")
+            say(f"{ended.killed}: going on from the newest checkpoint")
         else:
             break
         ended = start()
@@ -180,7 +180,7 @@ def launch(plan: Launch, run: Run) -> int:
         messages = [*[line for line in lines if line not in messages][-LOG_LINES:], *messages]
     say(*messages, stream=sys.stderr, wrap=False)
     raise StokerError(
-        f"a rank failed or was killed (exit codes {ended.codes}); its full output is in {log}"
+        f"{ended.cause} (exit codes {ended.codes}); the full output of the ranks is in {log}"
     )
 
 

@@ -75,7 +75,7 @@ def train(
         if reader := reader or early_reader(run.path, recipe.rehearse):
             leaving.callback(reader.close)
         ranks = Ranks.join()
-        leaving.callback(ranks.leave)
+        leaving.push(lambda kind, *_: ranks.leave(failed=kind is not None))
         leaving.callback(run.unlock)
         prepared = prepare(dataset, recipe, ranks)
         inputs = AttemptInputs(prepared, run, ranks, stop, options, reader)

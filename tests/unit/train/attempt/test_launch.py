@@ -8,7 +8,7 @@ import pytest
 
 from run_records import record
 from stoker.errors import FINISHED, INTERRUPTED, StokerError
-from stoker.fleet.launcher import LaunchResult
+from stoker.fleet.launcher import LaunchResult, first_failure
 from stoker.recipe.resolve import Resolved, resolutions, resolve
 from stoker.run.directory import Run
 from stoker.survive.stopping import StopRequest
@@ -86,7 +86,8 @@ def outcome(
 
     def start(*arguments: object) -> LaunchResult:
         begun.append(arguments)
-        return LaunchResult(rounds[len(begun) - 1], None)
+        codes = rounds[len(begun) - 1]
+        return LaunchResult(codes, None, first_failure(codes))
 
     run, stop = Run(path / "run"), StopRequest()
     if stops:
@@ -108,6 +109,12 @@ class TestRounds:
     ) -> None:
         rounds = [ends, ends, [0, 0]]
         assert outcome(tmp_path, monkeypatch, rounds) == (FINISHED, 3)
+
+    @pytest.mark.parametrize("ends", [[1, -9], [-6, 1], [-11, -6]])
+    def test_and_after_one_that_was_killed_or_aborted_if_there_is_progress(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: list[int]
+    ) -> None:
+        assert outcome(tmp_path, monkeypatch, [ends, [0, 0]], steps=5) == (FINISHED, 2)
 
     def test_unless_the_run_was_told_to_stop(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,6 +26,7 @@ from stoker.run.directory import Run
 from stoker.run.events import Event
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.stopping import StopRequest
+from stoker.train import process_group
 from stoker.train.attempt.end import FINISHED, INTERRUPTED
 from stoker.train.attempt.session import train
 from stoker.train.loaders import prepare
@@ -478,3 +479,28 @@ class TestStoredSizes:
         train(sets["usual"], recipe(image_size=12, epochs=1), tmp_path / "run")
         (attempt,) = events_of(tmp_path / "run", "attempt")
         assert any("image_size = 12 is above" in text for text in attempt["warnings"])
+
+
+class TestDevices:
+    """A GPU that cannot train the recipe is refused, and nothing is left behind."""
+
+    def test_bf16_on_a_gpu_without_it(
+        self, sets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process_group, "own_device", lambda *numbers: torch.device("cpu"))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+        with pytest.raises(BadRequest, match="use --amp fp16"):
+            train(sets["usual"], recipe(amp="bf16"), tmp_path / "run")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_driver_that_is_too_old(
+        self, sets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.version, "cuda", "13.2")
+        monkeypatch.setattr(process_group, "gpus_at_hand", lambda: 1)
+        with pytest.raises(BadRequest, match="CUDA_VISIBLE_DEVICES="):
+            train(sets["usual"], recipe(), tmp_path / "run")
+        assert list(tmp_path.iterdir()) == []
