@@ -84,6 +84,7 @@ ADDED = {
     "attempt": {
         *("environment.opencv", "environment.simplejpeg", "environment.timm"),
         *("environment.isa", "torn_reasons"),
+        *("environment.driver", "environment.cudnn"),
     },
 }
 """Fields of events that came after the pins: a reader of older runs does without them."""

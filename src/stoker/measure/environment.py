@@ -123,6 +123,8 @@ def attempt_environment(device: torch.device) -> dict[str, Any]:
         **{name: versions().get(name) for name in ("opencv", "simplejpeg", "timm")},
         "isa": None if on_gpu else torch.backends.cpu.get_cpu_capability(),
         "device": torch.cuda.get_device_name(device) if on_gpu else processor_name(),
+        "driver": nvidia_driver() if on_gpu else None,
+        "cudnn": cudnn_version() if on_gpu else None,
         "threads": torch.get_num_threads(),
         "cores": usable_cores(),
         "command": sys.argv,

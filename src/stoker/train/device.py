@@ -7,6 +7,7 @@ events and pinned memory; tests put a recording fake in its place.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,6 +20,17 @@ from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import PlainCopy, SnapshotCopy
 from stoker.train.model.build import Normalise, build_model
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")
+"""With these values of the variable cuBLAS sums in the same order each time."""
+
+
+def fix_workspace(recipe: Recipe) -> None:
+    """Let cuBLAS be deterministic if the recipe asks for that: before it starts, which is when it
+    reads the variable. A value that the user has set stays."""
+    if recipe.deterministic:
+        os.environ.setdefault(WORKSPACE, DETERMINISTIC_WORKSPACES[0])
+
 
 def set_arithmetic(recipe: Recipe) -> None:
     """Set the precision and the kernels of this process. Raises BadRequest for bf16 on a GPU that
@@ -30,6 +42,7 @@ def set_arithmetic(recipe: Recipe) -> None:
                 f"--amp bf16 needs a GPU of compute capability 8.0 or newer, and "
                 f"{torch.cuda.get_device_name()} has {major}.{minor}: use --amp fp16"
             )
+    fix_workspace(recipe)
     tf32 = recipe.amp == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import Recipe
-from stoker.train.device import seed_device, set_arithmetic
+from stoker.train.device import WORKSPACE, seed_device, set_arithmetic
 from stoker.train.model.build import Normalise
 from stoker.train.model_input import input_maker
 
@@ -69,6 +70,32 @@ def test_bf16_is_refused_where_a_gpu_does_not_have_it(
             set_arithmetic(Recipe(amp=amp))
     else:
         set_arithmetic(Recipe(amp=amp))
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "before", "after"),
+    [
+        (True, None, ":4096:8"),
+        (True, ":16:8", ":16:8"),
+        (True, ":4096:2", ":4096:2"),  # what the user has set stays
+        (False, None, None),
+        (False, ":4096:2", ":4096:2"),
+    ],
+)
+def test_deterministic_kernels_need_a_workspace_of_cublas(
+    arithmetic: None,
+    monkeypatch: pytest.MonkeyPatch,
+    deterministic: bool,
+    before: str | None,
+    after: str | None,
+) -> None:
+    monkeypatch.setenv(WORKSPACE, before or "")
+    if before is None:
+        monkeypatch.delenv(WORKSPACE)
+    set_arithmetic(Recipe(deterministic=deterministic))
+    assert os.environ.get(WORKSPACE) == after
+    assert torch.are_deterministic_algorithms_enabled() is deterministic
+    assert torch.backends.cudnn.benchmark is not deterministic
 
 
 def test_bf16_is_allowed_on_a_cpu(arithmetic: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,10 +27,16 @@ from stoker.survive.rehearsal import RehearsalResult
 from stoker.survive.stopping import StopRequest
 from stoker.train import process_group
 from stoker.train.attempt import announce, launch, lost_peers
-from stoker.train.attempt.announce import idle_gpus, lost_ranks, slow_to_save, split_note
+from stoker.train.attempt.announce import (
+    idle_gpus,
+    lost_ranks,
+    slow_to_save,
+    split_note,
+    workspace_note,
+)
 from stoker.train.attempt.bits import bits_note
 from stoker.train.attempt.loop import Loop, evaluates_too_many
-from stoker.train.device import LateNumbers, set_arithmetic
+from stoker.train.device import WORKSPACE, LateNumbers, set_arithmetic
 from stoker.train.loaders import prepare
 from stoker.train.model.build import build_model
 from stoker.train.process_group import Ranks
@@ -180,7 +186,7 @@ def lost_messages(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield error_of(before)
 
 
-def start_messages(path: Path) -> Iterator[str]:
+def start_messages(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     run = Run(path / "split")
     for rank in range(2):
         events = Events(run.events_path(1, rank))
@@ -201,6 +207,16 @@ def start_messages(path: Path) -> Iterator[str]:
         yield from bits_note(before, {"world": 1, "environment": now}, 640)
     changes = [Change("micro_batch", 0, 32)]
     yield from bits_note(before, {"world": 2, "environment": old}, 640, changes)
+    gpu = {"world": 1, "environment": {"device": "H100", "isa": None}}
+    earlier = [{"attempt": 1, "position": 0, **gpu}]
+    yield from bits_note(earlier, gpu, 640, deterministic=False)
+    on_gpu = replace(ALONE, device=torch.device("cuda"))
+    for value in (":16:8", ":4096:2"):
+        monkeypatch.setenv(WORKSPACE, value)
+        yield from workspace_note(replace(TINY, deterministic=True), on_gpu)
+    yield from workspace_note(TINY, on_gpu)
+    yield from workspace_note(replace(TINY, deterministic=True), ALONE)
+    monkeypatch.undo()
     yield from slow_to_save(replace(TINY, spot_notice="off"), RehearsalResult(10**9, 100.0, 1.0))
 
 
@@ -277,7 +293,7 @@ def test_messages_golden(
         *link_messages(monkeypatch),
         *trouble_messages(),
         *lost_messages(tmp_path, monkeypatch),
-        *start_messages(tmp_path),
+        *start_messages(tmp_path, monkeypatch),
         *result_messages(tmp_path, capsys),
         *save_messages(tmp_path),
         *launch_messages(tmp_path, monkeypatch, capsys),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -20,11 +21,12 @@ from stoker.recipe.summary import derived_line, warnings
 from stoker.run.directory import FORMAT, Run
 from stoker.survive.rehearsal import RehearsalResult
 from stoker.survive.spot import PROVIDERS, provider_here
-from stoker.text import plural
+from stoker.text import plural, shown
 from stoker.train.attempt.bits import bits_note
 from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import rank_and_host
+from stoker.train.device import DETERMINISTIC_WORKSPACES, WORKSPACE
 from stoker.train.loaders import Prepared
 from stoker.train.process_group import Ranks
 from stoker.train.records.trace import profile_note
@@ -64,7 +66,7 @@ def announce(
         *warnings(recipe, timeline),
         *idle_gpus(ranks),
         *split_note(run, derived),
-        *bits_note(run.starts(), place, state.position, inputs.changes),
+        *bits_notes(loop, inputs, place),
         *lost_ranks(run),
         *run.damage.notes(run.path),  # of the events that were read above
         *(f"changed: {change}{ALLOWED[change.kind]}" for change in inputs.changes),
@@ -151,6 +153,27 @@ def idle_gpus(ranks: Ranks) -> list[str]:
     if present <= ranks.local_world:
         return []
     return [f"{ranks.local_world} of {present} GPUs are used: --ranks {present} uses all"]
+
+
+def bits_notes(loop: Loop, inputs: AttemptInputs, place: dict[str, Any]) -> list[str]:
+    """Notes about reasons for other bits than an uninterrupted run has."""
+    recipe, starts, changes = loop.step.recipe, inputs.run.starts(), inputs.changes
+    return [
+        *bits_note(starts, place, loop.state.position, changes, deterministic=recipe.deterministic),
+        *workspace_note(recipe, loop.ranks),
+    ]
+
+
+def workspace_note(recipe: Recipe, ranks: Ranks) -> list[str]:
+    """A note about a setting of cuBLAS that contradicts --deterministic."""
+    value = os.environ.get(WORKSPACE, "")
+    on_gpu = ranks.device.type == "cuda"
+    if not (recipe.deterministic and on_gpu) or value in DETERMINISTIC_WORKSPACES:
+        return []
+    return [
+        f"{WORKSPACE}={shown(value)} lets matrix products differ from run to run: unset it, or "
+        f"set it to {' or '.join(DETERMINISTIC_WORKSPACES)}"
+    ]
 
 
 def slow_to_save(recipe: Recipe, rehearsal: RehearsalResult | None) -> list[str]:

@@ -12,16 +12,23 @@ from stoker.recipe.changes import Change
 from stoker.run.kinds import Event
 from stoker.text import plural, shown
 
-NAMED = ("torch", "numpy", "opencv", "simplejpeg", "timm")
+NAMED = ("torch", "numpy", "opencv", "simplejpeg", "timm", "cudnn", "driver")
 """Packages whose version may change a bit."""
 
 
 def bits_note(
-    starts: list[Event], now: dict[str, Any], position: int, changes: Collection[Change] = ()
+    starts: list[Event],
+    now: dict[str, Any],
+    position: int,
+    changes: Collection[Change] = (),
+    *,
+    deterministic: bool = True,
 ) -> list[str]:
-    """A note where this attempt computes other bits than an earlier one. `starts` are the `attempt`
-    events of earlier attempts; `now` has the environment, world and number of the next one."""
-    for before in contributors(starts, position):
+    """A note where this attempt may compute other bits than an earlier one. `starts` are the
+    `attempt` events of earlier attempts; `now` has the environment, world and number of the next
+    one. Without `deterministic`, a GPU's kernels are chosen by their speed."""
+    earlier = contributors(starts, position)
+    for before in earlier:
         ours, theirs = facts_of(now), facts_of(before)
         differing = [name for name in ours if name in theirs and theirs[name] != ours[name]]
         here, there = ([facts[name] for name in differing] for facts in (ours, theirs))
@@ -34,7 +41,18 @@ def bits_note(
                 f"resumed with {' and '.join(here)}; attempt {before['attempt']} had "
                 f"{' and '.join(there)}: results are no longer bit-equal to an uninterrupted run"
             ]
+    if earlier and not deterministic and is_on_gpu(now):
+        return [
+            "resumed on a GPU without --deterministic: the images, their order and crops are those "
+            "of an uninterrupted run, the last bits of the results may not be"
+        ]
     return []
+
+
+def is_on_gpu(start: Event) -> bool:
+    """Whether an attempt computes on a GPU, which has no instruction set of a processor."""
+    environment = start.get("environment")
+    return isinstance(environment, dict) and environment.get("isa", "") is None
 
 
 def contributors(starts: list[Event], position: int) -> list[Event]:
@@ -53,8 +71,7 @@ def facts_of(start: Event) -> dict[str, str]:
     facts = {}
     if isinstance(world := start.get("world"), int):
         facts["world"] = plural(world, "rank")
-    on_gpu = environment.get("isa", "") is None
-    if isinstance(threads := environment.get("threads"), int) and not on_gpu:
+    if isinstance(threads := environment.get("threads"), int) and not is_on_gpu(start):
         facts["threads"] = plural(threads, "compute thread")
     for name in (*NAMED, "device", "isa"):
         if isinstance(value := environment.get(name), str):

@@ -47,6 +47,7 @@ from stoker.train.attempt.fit import checkpoints_of
 from stoker.train.attempt.inputs import AttemptInputs, AttemptOptions
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import naming_lost_peers
+from stoker.train.device import fix_workspace
 from stoker.train.loaders import prepare
 from stoker.train.process_group import Ranks
 
@@ -74,6 +75,7 @@ def train(
         leaving.enter_context(naming_lost_peers(run))
         if reader := reader or early_reader(run.path, recipe.rehearse):
             leaving.callback(reader.close)
+        fix_workspace(recipe)  # before CUDA starts
         ranks = Ranks.join()
         leaving.push(lambda kind, *_: ranks.leave(failed=kind is not None))
         leaving.callback(run.unlock)

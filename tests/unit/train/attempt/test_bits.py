@@ -53,6 +53,39 @@ def test_on_a_gpu_the_processor_threads_do_not_count() -> None:
     assert bits_note([start(1, 0, **here)], start(2, 64, **here, threads=1), 64) == []
 
 
+GPU = {"isa": None, "device": "H100", "cudnn": "9.1.0", "driver": "550.54"}
+CPU = {"isa": "AVX2", "device": "EPYC"}
+
+
+@pytest.mark.parametrize(
+    ("place", "deterministic", "position", "warned"),
+    [
+        (GPU, False, 64, True),
+        (GPU, True, 64, False),
+        (GPU, False, 0, False),  # nothing of an earlier attempt is left
+        (CPU, False, 64, False),
+        (CPU, True, 64, False),
+    ],
+)
+def test_a_gpu_without_deterministic_kernels_promises_the_images_and_not_the_bits(
+    place: dict[str, Any], deterministic: bool, position: int, warned: bool
+) -> None:
+    starts, now = [start(1, 0, **place)], start(2, position, **place)
+    note = bits_note(starts, now, position, deterministic=deterministic)
+    assert [line.startswith("resumed on a GPU without --deterministic") for line in note] == (
+        [True] if warned else []
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{"cudnn": "9.2.0"}, {"driver": "560.35"}, {"device": "A100"}, {"world": 4}]
+)
+def test_on_a_gpu_its_driver_and_cudnn_count(changes: dict[str, Any]) -> None:
+    now = start(2, 64, **{**GPU, **changes})
+    (line,) = bits_note([start(1, 0, **GPU)], now, 64, deterministic=True)
+    assert line.startswith("resumed with") and "no longer bit-equal" in line
+
+
 def test_what_an_older_version_did_not_record_is_not_compared() -> None:
     old = start(1, 0)
     del old["environment"]["isa"], old["environment"]["opencv"]

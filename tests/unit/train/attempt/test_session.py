@@ -29,6 +29,7 @@ from stoker.survive.stopping import StopRequest
 from stoker.train import process_group
 from stoker.train.attempt.end import FINISHED, INTERRUPTED
 from stoker.train.attempt.session import train
+from stoker.train.device import WORKSPACE
 from stoker.train.loaders import prepare
 from stoker.train.process_group import Ranks
 from tiny_runs import one_thread_alone  # noqa: F401
@@ -479,6 +480,24 @@ class TestStoredSizes:
         train(sets["usual"], recipe(image_size=12, epochs=1), tmp_path / "run")
         (attempt,) = events_of(tmp_path / "run", "attempt")
         assert any("image_size = 12 is above" in text for text in attempt["warnings"])
+
+
+def test_cublas_is_told_before_cuda_starts(
+    sets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values: list[str | None] = []
+
+    def join() -> Ranks:
+        values.append(os.environ.get(WORKSPACE))
+        raise BadRequest("far enough")
+
+    monkeypatch.setenv(WORKSPACE, "")
+    monkeypatch.delenv(WORKSPACE)
+    monkeypatch.setattr(Ranks, "join", join)
+    for deterministic in (False, True):
+        with pytest.raises(BadRequest, match="far enough"):
+            train(sets["usual"], recipe(deterministic=deterministic), tmp_path / "run")
+    assert values == [None, ":4096:8"]
 
 
 class TestDevices:
