@@ -107,6 +107,11 @@ def at_step(step: int) -> None:
     _now.step = step
 
 
+def is_armed(place: str) -> bool:
+    """Whether a fault can happen at this place."""
+    return any(fault.at == place for fault in _faults)
+
+
 def reach(place: str, value: Any = None) -> Any:
     """Let the faults of this place happen. Returns the value, possibly changed by a fault."""
     for fault in _faults:

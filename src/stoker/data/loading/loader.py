@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data.dataset import SplitIndex
+from stoker.data.loading import chunk_call
+from stoker.data.loading.chunk_call import ChunkCall
 from stoker.data.loading.crops import Boxes, View, boxes
 from stoker.data.loading.damage import Damage
 from stoker.data.loading.hash_check import MISMATCH, HashCheck
@@ -29,7 +31,7 @@ from stoker.data.loading.order import Arrangement
 from stoker.data.loading.render import RENDERERS, scratch
 from stoker.data.loading.small_images import CACHE_BYTES, SmallImages, suits
 from stoker.errors import StokerError
-from stoker.faults import reach
+from stoker.faults import is_armed, reach
 from stoker.host.limits import usable_cores
 from stoker.recipe.schedule import Batch, cuts
 
@@ -91,7 +93,7 @@ class LoaderOptions:
     """Called with a message for each damaged image that was replaced."""
     read: Callable[[int, bytearray], memoryview] | None = None
     """Returns a sample's stored bytes; without it they are read from the split's shards."""
-    fill: Callable[[Loaded, Boxes, int, int], ReadSeconds] | None = None
+    fill: Callable[[Loaded, Boxes | None, int, int], ReadSeconds] | None = None
     """Makes the images from one number to another in place of reading and decoding."""
 
 
@@ -130,6 +132,8 @@ class Loader:
         self._read = options.read or split.bytes_of
         fits = suits(split, getattr(order, "lanes", 1), options.cache_bytes)
         self._small = SmallImages(split, options.cache_bytes, self._hashes) if fits else None
+        compiled = chunk_call.extra is not None and not is_armed("read")
+        self._chunks = ChunkCall(split, self._hashes, options.read) if compiled else None
         self._largest = split.largest[0]
         self._shape: tuple[int, ...] = ()
         self._free: list[Pixels] = []
@@ -173,8 +177,7 @@ class Loader:
         edges = cuts(batch.size, self.world)
         begin, end = edges[self.rank], edges[self.rank + 1]
         samples, epochs = self.order.part(batch.position, batch.size, begin, end)
-        sizes = self.split.widths[samples], self.split.heights[samples]
-        crops = boxes(self.view, batch.image_size, samples, epochs, *sizes)
+        crops = self._crops(batch.image_size, samples, epochs)
         images = self._buffer((len(samples), batch.image_size, batch.image_size, 3))
         loaded = Loaded(batch, images, self.split.labels[samples], samples, epochs)
         chunk = SMALL_CHUNK if self._small else CHUNK
@@ -193,7 +196,15 @@ class Loader:
             self._shape, self._free = shape, []
         return self._free.pop() if self._free else self.options.allocate(shape)
 
-    def _run(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> None:
+    def _crops(self, image_size: int, samples: Ints, epochs: Ints) -> Boxes | None:
+        """The boxes of some samples; None where they are drawn by the call that shows them."""
+        inside = self._small is not None and self._small.draws_inside(self.view, image_size)
+        if inside and self.options.fill is None:
+            return None
+        sizes = self.split.widths[samples], self.split.heights[samples]
+        return boxes(self.view, image_size, samples, epochs, *sizes)
+
+    def _run(self, loaded: Loaded, crops: Boxes | None, start: int, stop: int) -> None:
         """Make the images from start to stop, and record the seconds that it took."""
         began, cpu_began = time.perf_counter(), time.thread_time()
         reach("decode")
@@ -202,38 +213,53 @@ class Loader:
         wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
         loaded.chunk_seconds.append((read_s, wall_s - read_s, cpu_s, read_cpu_s))
 
-    def _fill_small(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
+    def _fill_small(
+        self, loaded: Loaded, crops: Boxes | None, start: int, stop: int
+    ) -> ReadSeconds:
         """Many images by one call. The CPU time of reading is not measured and counts as 0."""
         assert self._small is not None
         some = slice(start, stop)
         samples, images = loaded.samples[some], loaded.images[some]
-        read_s = self._small.fill(samples, crops.edges[some], crops.flip[some], images)
+        if crops is None:
+            read_s = self._small.fill_drawn(samples, loaded.epochs[some], self.view, images)
+        else:
+            read_s = self._small.fill(samples, crops.edges[some], crops.flip[some], images)
         if self._hashes.damaged:
             for number, sample in enumerate(samples.tolist(), start):
                 if sample in self._hashes.damaged:
                     self._substitute(loaded, number, ValueError(MISMATCH))
         return read_s, 0.0
 
-    def _fill_each(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
-        samples = loaded.samples[start:stop]
+    def _fill_each(self, loaded: Loaded, crops: Boxes | None, start: int, stop: int) -> ReadSeconds:
+        """Images of any size: all by one call where the extra is in use, the rest one by one."""
+        assert crops is not None
         read_s, read_cpu_s, clock, cpu_clock = 0.0, 0.0, time.perf_counter, time.thread_time
+        numbers: Sequence[int] = range(start, stop)
+        if self._chunks:
+            some = slice(start, stop)
+            chunk = (loaded.samples[some], crops.edges[some], crops.flip[some], loaded.images[some])
+            rest, read_s, read_cpu_s = self._chunks.fill(*chunk)
+            if not rest:
+                return read_s, read_cpu_s
+            numbers = [start + number for number in rest]
+        samples = loaded.samples[numbers]
         rows = zip(
+            numbers,
             samples.tolist(),
             self.split.widths[samples].tolist(),
             self.split.heights[samples].tolist(),
-            crops.edges[start:stop].tolist(),
-            crops.flip[start:stop].tolist(),
-            loaded.images[start:stop],
+            crops.edges[numbers].tolist(),
+            crops.flip[numbers].tolist(),
             strict=True,
         )
         buffer, check = scratch(self._largest, "stored"), self._hashes.check
-        for number, (sample, width, height, box, flip, out) in enumerate(rows, start):
+        for number, sample, width, height, box, flip in rows:
             began, cpu_began = clock(), cpu_clock()
             data = self._read(sample, buffer)
             read_s, read_cpu_s = read_s + clock() - began, read_cpu_s + cpu_clock() - cpu_began
             try:
                 check(sample, data)
-                self._render(data, width, height, box, flip, out)
+                self._render(data, width, height, box, flip, loaded.images[number])
             except (ValueError, cv2.error) as error:
                 self._substitute(loaded, number, error)
         return read_s, read_cpu_s

@@ -234,7 +234,7 @@ class Bench:
         size = self.setting.image_size
         image = np.full((1, size, size, 3), 127, dtype=np.uint8)
 
-        def copy(loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
+        def copy(loaded: Loaded, crops: Boxes | None, start: int, stop: int) -> ReadSeconds:
             np.copyto(loaded.images[start:stop], image)
             return 0.0, 0.0
 
