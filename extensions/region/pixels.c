@@ -199,7 +199,8 @@ static void reverse_row_portable(const uint8_t *row, int64_t from, int64_t pixel
 }
 
 #ifdef X86
-/* Five pixels at a time. The byte before them is written too and belongs to the next five. */
+/* Five pixels at a time. The byte before them is written too and belongs to the next five; the last
+ * ones are written with some of those before them. Returns how many are written. */
 __attribute__((target("ssse3"))) static int64_t reverse_row_ssse3(const uint8_t *row,
                                                                   int64_t pixels, uint8_t *out) {
   const __m128i order = _mm_setr_epi8(-1, 12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2);
@@ -209,11 +210,18 @@ __attribute__((target("ssse3"))) static int64_t reverse_row_ssse3(const uint8_t 
     uint8_t *place = out + (pixels - 5 - x) * CHANNELS;
     _mm_storeu_si128((__m128i *)(place - 1), _mm_shuffle_epi8(five, order));
   }
-  return x;
+  if (x == 0) return 0;
+  const __m128i last = _mm_setr_epi8(13, 14, 15, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3, -1);
+  __m128i five = _mm_shuffle_epi8(
+      _mm_loadu_si128((const __m128i *)(row + pixels * CHANNELS - 16)), last);
+  /* The sixteenth byte is there already. */
+  _mm_storel_epi64((__m128i *)out, five);
+  _mm_storel_epi64((__m128i *)(out + 7), _mm_srli_si128(five, 7));
+  return pixels;
 }
 #endif
 
-void reverse_row(const uint8_t *row, int64_t pixels, uint8_t *out) {
+static void reverse_row(const uint8_t *row, int64_t pixels, uint8_t *out) {
   int64_t done = 0;
 #ifdef X86
   if (!portable_only && __builtin_cpu_supports("ssse3")) done = reverse_row_ssse3(row, pixels, out);
@@ -221,29 +229,77 @@ void reverse_row(const uint8_t *row, int64_t pixels, uint8_t *out) {
   reverse_row_portable(row, done, pixels, out);
 }
 
-int64_t reflected(int64_t index, int64_t side) {
+static int64_t reflected(int64_t index, int64_t side) {
+  if (index >= 0 && index < side) return index;
   if (side == 1) return 0;
   index = (index < 0 ? -index : index) % (2 * side - 2);
   return index < side ? index : 2 * side - 2 - index;
 }
 
+/* The columns of a row that lie outside the image, from the mirrored ones inside. */
+static void fill_outside(const uint8_t *row, int64_t side, int64_t left, int flip, uint8_t *out) {
+  int64_t from = left < 0 ? 0 : side - left, until = left < 0 ? -left : side;
+  for (int64_t x = from; x < until; x++) {
+    int64_t place = flip ? side - 1 - x : x;
+    memcpy(out + place * CHANNELS, row + reflected(x + left, side) * CHANNELS, CHANNELS);
+  }
+}
+
+/* A box as large as the image, which is a square without gaps, moved by less than its side. */
+static void shift_image(const uint8_t *image, int64_t side, int64_t left, int64_t top, int flip,
+                        uint8_t *out) {
+  int64_t row_bytes = side * CHANNELS, all = side * row_bytes;
+  int64_t apart = left < 0 ? -left : left;
+  if (!flip) {
+    /* The rows inside as one block; the columns that come from a neighbouring row are wrong, and
+     * are written again below. */
+    int64_t from = top * row_bytes + left * CHANNELS;
+    int64_t begin = from > 0 ? from : 0, end = from + all < all ? from + all : all;
+    memcpy(out + (begin - from), image + begin, (size_t)(end - begin));
+  }
+  for (int64_t y = 0; y < side; y++, out += row_bytes) {
+    int is_outside = y + top < 0 || y + top >= side;
+    if (!flip && !apart && !is_outside) continue;
+    const uint8_t *row = image + reflected(y + top, side) * row_bytes;
+    const uint8_t *inside = row + (left > 0 ? left : 0) * CHANNELS;
+    if (flip)
+      reverse_row(inside, side - apart, out + (left > 0 ? left : 0) * CHANNELS);
+    else if (is_outside)
+      memcpy(out + (left < 0 ? -left : 0) * CHANNELS, inside, (size_t)(side - apart) * CHANNELS);
+    if (apart) fill_outside(row, side, left, flip, out);
+  }
+}
+
 static void copy_with_edges(Image image, Box box, uint8_t *room) {
   int64_t begin = box.left > 0 ? box.left : 0;
   int64_t end = box.right < image.width ? box.right : image.width;
-  if (end < begin) end = begin;
   for (int64_t y = box.top; y < box.bottom; y++) {
     const uint8_t *row = image.first + (size_t)reflected(y, image.height) * image.stride;
-    for (int64_t x = box.left; x < box.right; x++) {
+    for (int64_t x = box.left; x < box.right; x++, room += CHANNELS) {
       if (x == begin && end > begin) {
         memcpy(room, row + x * CHANNELS, (size_t)(end - begin) * CHANNELS);
-        room += (end - begin) * CHANNELS;
+        room += (end - begin - 1) * CHANNELS;
         x = end - 1;
-        continue;
+      } else {
+        memcpy(room, row + reflected(x, image.width) * CHANNELS, CHANNELS);
       }
-      memcpy(room, row + reflected(x, image.width) * CHANNELS, CHANNELS);
-      room += CHANNELS;
     }
   }
+}
+
+static int is_inside(Image image, Box box) {
+  return box.left >= 0 && box.top >= 0 && box.right <= image.width && box.bottom <= image.height;
+}
+
+size_t room_of(Image image, Box box) {
+  if (is_inside(image, box)) return 0;
+  return (size_t)((box.right - box.left) * (box.bottom - box.top)) * CHANNELS;
+}
+
+static int is_shifted(Image image, Box box, int64_t size) {
+  return image.width == size && image.height == size &&
+         image.stride == (size_t)size * CHANNELS && box.left > -size && box.left < size &&
+         box.top > -size && box.top < size;
 }
 
 int is_shown(int64_t across, int64_t down, int64_t size) {
@@ -258,8 +314,12 @@ Outcome write_box(Resizer *resizer, Image image, Box box, int flip, uint8_t *roo
   const uint8_t *first = image.first;
   size_t stride = image.stride;
   if (!is_shown(across, down, size)) return NOT_HANDLED;
-  if (box.left < 0 || box.top < 0 || box.right > image.width || box.bottom > image.height) {
-    if ((size_t)(across * down * CHANNELS) > room_bytes) return NOT_HANDLED;
+  if (across == size && down == size && is_shifted(image, box, size)) {
+    shift_image(first, size, box.left, box.top, flip, out);
+    return DONE;
+  }
+  if (!is_inside(image, box)) {
+    if (room_of(image, box) > room_bytes) return NOT_HANDLED;
     copy_with_edges(image, box, room);
     first = room;
     stride = (size_t)across * CHANNELS;

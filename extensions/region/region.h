@@ -29,16 +29,14 @@ void free_resizer(Resizer *resizer);
 /* Use only portable C for what is vectorised otherwise: for tests. */
 void use_portable_code(int only);
 
-/* Write the pixels of a row in reverse order. */
-void reverse_row(const uint8_t *row, int64_t pixels, uint8_t *out);
-/* An index outside an edge mirrored to one inside; the edge itself is not repeated. */
-int64_t reflected(int64_t index, int64_t side);
 /* Whether a box of this size is shown by `write_box`: averaging over areas is left to OpenCV. */
 int is_shown(int64_t across, int64_t down, int64_t size);
 /* Write a box, which may reach outside the image, to `out`. `room` has `room_bytes` for a box with
  * its mirrored edges. NOT_HANDLED: too little room, or `is_shown` is false. */
 Outcome write_box(Resizer *resizer, Image image, Box box, int flip, uint8_t *room,
                   size_t room_bytes, uint8_t *out);
+/* Bytes of `room` that `write_box` needs. */
+size_t room_of(Image image, Box box);
 
 /* decode.c: one rectangle of a JPEG. */
 
@@ -56,31 +54,27 @@ Outcome decode_region(const uint8_t *data, size_t size, Region *region, uint8_t 
                       char *message);
 extern const int WIDEST, LIBJPEG_VERSION;
 
-/* chunk.c: stored images of a chunk, read and shown. */
+/* draw.c and chunk.c: the images of a chunk, read and shown. */
 
 enum { READ = 1, SHOW = 2, SLEEP = 4 };
+enum { CROP_CENTRE, CROP_PAD, CROP_RESIZED };
+
+typedef struct {
+  int crop, mirrored;
+  double crop_scale, crop_pad, crop_pct;
+  uint64_t seed;
+} View;
 
 typedef struct {
   int64_t file, offset, length, place; /* `place`: where the stored bytes are in `stored` */
   int64_t width, height;
+  int64_t sample, epoch;
   Box box; /* in stored pixels; may reach outside */
   int64_t flip;
 } Row;
 
-typedef struct {
-  const Row *rows;
-  int64_t count, size;
-  int steps, raw;
-  int64_t pause_ns; /* SLEEP: an image takes this long, and nothing is read or shown */
-  uint8_t *stored, *room, *out;
-  size_t stored_bytes, room_bytes;
-  uint8_t *outcomes;
-  double read_s, read_cpu_s;
-} Chunk;
-
-void fill_chunk(Chunk *chunk);
-
-/* small.c: small raw images of shards in memory, with boxes that are drawn here. */
+/* Set the box and the flip of a row, as `stoker.data.loading.crops` draws them. */
+void draw_box(const View *view, int64_t size, Row *row);
 
 typedef struct {
   const uint8_t *bytes;
@@ -88,23 +82,21 @@ typedef struct {
 } Shard;
 
 typedef struct {
-  uint64_t seed;
-  const int64_t *samples, *epochs;
-  int64_t corner, across, limit; /* a centred square of `across` pixels, moved by up to `limit` */
-  int mirrored;
-} Draws;
+  const Row *rows;
+  int64_t count, size;
+  const View *view; /* NULL: boxes are those of the rows */
+  int steps, raw;
+  int64_t pause_ns; /* SLEEP: sleep this long for each image, and neither read nor show it */
+  uint8_t *stored, *out;
+  size_t stored_bytes;
+  const Shard *shards; /* NULL: stored bytes are in `stored`; else `file` is the number of a shard */
+  int64_t shards_count;
+  uint8_t *outcomes;
+  double read_s, read_cpu_s;
+  uint8_t *room; /* for decoded pixels; grows */
+  size_t room_bytes;
+} Chunk;
 
-typedef struct {
-  const Shard *shards;
-  int64_t shards_count, count, side, size;
-  const int64_t *numbers, *offsets; /* of each image: its shard, and its first pixel there */
-  const int64_t *boxes;             /* left, top, right, bottom, flip of each; NULL: draw them */
-  Draws draws;
-  uint8_t *out, *outcomes;
-} Gather;
-
-void gather(Gather *job);
-/* Left, top, right, bottom and flip of one image's box, as `stoker.data.loading.crops` draws it. */
-void draw_box(const Draws *draws, int64_t number, int64_t box[5]);
+void fill_chunk(Chunk *chunk);
 
 #endif

@@ -8,7 +8,8 @@
 
 #include "region.h"
 
-enum { MOST_IMAGES = 1 << 20, MOST_PIXELS = 1 << 15, BOX_NUMBERS = 5 };
+static const long long MOST_PAUSE_NS = 1000000000;
+enum { MOST_IMAGES = 1 << 20, MOST_PIXELS = 1 << 15 };
 
 static PyObject *decode_region_py(PyObject *module, PyObject *args) {
   Py_buffer data, out;
@@ -58,129 +59,97 @@ static Py_ssize_t images_in(const Py_buffer *out, int size) {
   return out->len / image;
 }
 
+/* A tuple's shards, held while the chunk is filled. */
+typedef struct {
+  Py_buffer *held;
+  Shard *shards;
+  Py_ssize_t count;
+} Shards;
+
+static void release_shards(Shards *all) {
+  for (Py_ssize_t k = 0; k < all->count; k++) PyBuffer_Release(&all->held[k]);
+  free(all->held);
+  free(all->shards);
+}
+
+/* Hold the buffers of a tuple, if it is one; 0 with an error set. */
+static int hold_shards(PyObject *tuple, Shards *all) {
+  memset(all, 0, sizeof *all);
+  if (tuple == Py_None) return 1;
+  Py_ssize_t count = PyTuple_Size(tuple);
+  if (count < 0) return 0;
+  all->held = calloc((size_t)count + 1, sizeof *all->held);
+  all->shards = calloc((size_t)count + 1, sizeof *all->shards);
+  if (all->held == NULL || all->shards == NULL) {
+    PyErr_NoMemory();
+    return 0;
+  }
+  for (; all->count < count; all->count++) {
+    PyObject *shard = PyTuple_GetItem(tuple, all->count); /* borrowed */
+    Py_buffer *held = &all->held[all->count];
+    if (shard == NULL || PyObject_GetBuffer(shard, held, PyBUF_SIMPLE) < 0) return 0;
+    all->shards[all->count] = (Shard){held->buf, (size_t)held->len};
+  }
+  return 1;
+}
+
+/* crop, mirrored, crop_scale, crop_pad, crop_pct, seed; 0 with an error set. */
+static int parse_view(PyObject *tuple, View *view) {
+  unsigned long long seed;
+  if (tuple == Py_None) return 1;
+  if (!PyTuple_Check(tuple)) {
+    PyErr_SetString(PyExc_TypeError, "a view is a tuple");
+    return 0;
+  }
+  if (!PyArg_ParseTuple(tuple, "ipdddK", &view->crop, &view->mirrored, &view->crop_scale,
+                        &view->crop_pad, &view->crop_pct, &seed))
+    return 0;
+  view->seed = seed;
+  return 1;
+}
+
+static PyObject *fill_checked(Chunk *chunk) {
+  PyObject *outcomes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)chunk->count);
+  if (outcomes == NULL) return NULL;
+  chunk->outcomes = (uint8_t *)PyByteArray_AsString(outcomes);
+  Py_BEGIN_ALLOW_THREADS
+  fill_chunk(chunk);
+  Py_END_ALLOW_THREADS
+  return Py_BuildValue("Ndd", outcomes, chunk->read_s, chunk->read_cpu_s);
+}
+
 static PyObject *fill_py(PyObject *module, PyObject *args) {
-  Py_buffer rows, stored, room, out;
-  PyObject *result = NULL;
+  Py_buffer rows, stored, out;
+  PyObject *result = NULL, *drawn, *tuple;
   int size, steps, raw;
   long long pause_ns = 0;
+  View view;
+  Shards shards;
   (void)module;
-  if (!PyArg_ParseTuple(args, "y*w*w*w*iii|L", &rows, &stored, &room, &out, &size, &steps, &raw,
-                        &pause_ns))
+  if (!PyArg_ParseTuple(args, "y*Ow*Ow*iii|L", &rows, &drawn, &stored, &tuple, &out, &size, &steps,
+                        &raw, &pause_ns))
     return NULL;
   Py_ssize_t count = images_in(&out, size);
-  PyObject *outcomes = NULL;
-  if (count >= 0 && holds(&rows, count * (Py_ssize_t)(sizeof(Row) / sizeof(int64_t)), "rows"))
-    outcomes = PyByteArray_FromStringAndSize(NULL, count);
-  if (outcomes != NULL) {
+  int ready = hold_shards(tuple, &shards);
+  if (count >= 0 && ready && parse_view(drawn, &view) &&
+      holds(&rows, count * (Py_ssize_t)(sizeof(Row) / sizeof(int64_t)), "rows")) {
     Chunk chunk = {.rows = rows.buf,
                    .count = count,
                    .size = size,
+                   .view = drawn == Py_None ? NULL : &view,
                    .steps = steps,
                    .raw = raw,
-                   .pause_ns = pause_ns > 0 ? pause_ns : 0,
+                   .pause_ns = pause_ns > 0 && pause_ns < MOST_PAUSE_NS ? pause_ns : 0,
                    .stored = stored.buf,
-                   .room = room.buf,
-                   .out = out.buf,
                    .stored_bytes = (size_t)stored.len,
-                   .room_bytes = (size_t)room.len,
-                   .outcomes = (uint8_t *)PyByteArray_AsString(outcomes)};
-    Py_BEGIN_ALLOW_THREADS
-    fill_chunk(&chunk);
-    Py_END_ALLOW_THREADS
-    result = Py_BuildValue("Ndd", outcomes, chunk.read_s, chunk.read_cpu_s);
+                   .shards = shards.shards,
+                   .shards_count = shards.count,
+                   .out = out.buf};
+    result = fill_checked(&chunk);
   }
+  release_shards(&shards);
   PyBuffer_Release(&rows);
   PyBuffer_Release(&stored);
-  PyBuffer_Release(&room);
-  PyBuffer_Release(&out);
-  return result;
-}
-
-/* The buffers of a tuple of shards; the number that is held, fewer than asked with an error set. */
-static Py_ssize_t hold_shards(PyObject *tuple, Py_ssize_t count, Py_buffer *held, Shard *shards) {
-  for (Py_ssize_t k = 0; k < count; k++) {
-    PyObject *shard = PyTuple_GetItem(tuple, k); /* borrowed */
-    if (shard == NULL || PyObject_GetBuffer(shard, &held[k], PyBUF_SIMPLE) < 0) return k;
-    shards[k] = (Shard){held[k].buf, (size_t)held[k].len};
-  }
-  return count;
-}
-
-static PyObject *run_gather(PyObject *tuple, Gather *job) {
-  Py_ssize_t count = PyTuple_Size(tuple);
-  Py_buffer *held = calloc((size_t)count + 1, sizeof *held);
-  Shard *shards = calloc((size_t)count + 1, sizeof *shards);
-  PyObject *outcomes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)job->count);
-  Py_ssize_t ready = 0;
-  if (held == NULL || shards == NULL)
-    PyErr_NoMemory();
-  else if (outcomes != NULL)
-    ready = hold_shards(tuple, count, held, shards);
-  if (outcomes != NULL && !PyErr_Occurred()) {
-    job->shards = shards;
-    job->shards_count = count;
-    job->outcomes = (uint8_t *)PyByteArray_AsString(outcomes);
-    Py_BEGIN_ALLOW_THREADS
-    gather(job);
-    Py_END_ALLOW_THREADS
-  } else {
-    Py_CLEAR(outcomes);
-  }
-  for (Py_ssize_t k = 0; k < ready; k++) PyBuffer_Release(&held[k]);
-  free(held);
-  free(shards);
-  return outcomes;
-}
-
-static PyObject *gather_py(PyObject *module, PyObject *args) {
-  PyObject *tuple, *result = NULL;
-  Py_buffer numbers, offsets, boxes, out;
-  int side, size;
-  (void)module;
-  if (!PyArg_ParseTuple(args, "O!y*y*iy*w*i", &PyTuple_Type, &tuple, &numbers, &offsets, &side,
-                        &boxes, &out, &size))
-    return NULL;
-  Py_ssize_t count = images_in(&out, size);
-  if (side < 1 || side > MOST_PIXELS)
-    PyErr_SetString(PyExc_ValueError, "no image has this side");
-  else if (count >= 0 && holds(&numbers, count, "numbers") && holds(&offsets, count, "offsets") &&
-           holds(&boxes, count * BOX_NUMBERS, "boxes")) {
-    Gather job = {.count = count, .side = side, .size = size, .numbers = numbers.buf,
-                  .offsets = offsets.buf, .boxes = boxes.buf, .out = out.buf};
-    result = run_gather(tuple, &job);
-  }
-  PyBuffer_Release(&numbers);
-  PyBuffer_Release(&offsets);
-  PyBuffer_Release(&boxes);
-  PyBuffer_Release(&out);
-  return result;
-}
-
-static PyObject *gather_drawn_py(PyObject *module, PyObject *args) {
-  PyObject *tuple, *result = NULL;
-  Py_buffer numbers, offsets, samples, epochs, out;
-  int side, size, corner, across, limit, mirrored;
-  unsigned long long seed;
-  (void)module;
-  if (!PyArg_ParseTuple(args, "O!y*y*iKy*y*iiiiw*i", &PyTuple_Type, &tuple, &numbers, &offsets,
-                        &side, &seed, &samples, &epochs, &corner, &across, &limit, &mirrored, &out,
-                        &size))
-    return NULL;
-  Py_ssize_t count = images_in(&out, size);
-  if (side < 1 || side > MOST_PIXELS)
-    PyErr_SetString(PyExc_ValueError, "no image has this side");
-  else if (count >= 0 && holds(&numbers, count, "numbers") && holds(&offsets, count, "offsets") &&
-           holds(&samples, count, "samples") && holds(&epochs, count, "epochs")) {
-    Gather job = {.count = count, .side = side, .size = size, .numbers = numbers.buf,
-                  .offsets = offsets.buf, .out = out.buf};
-    job.draws = (Draws){.seed = seed, .samples = samples.buf, .epochs = epochs.buf,
-                        .corner = corner, .across = across, .limit = limit, .mirrored = mirrored};
-    result = run_gather(tuple, &job);
-  }
-  PyBuffer_Release(&numbers);
-  PyBuffer_Release(&offsets);
-  PyBuffer_Release(&samples);
-  PyBuffer_Release(&epochs);
   PyBuffer_Release(&out);
   return result;
 }
@@ -203,20 +172,15 @@ static PyMethodDef methods[] = {
      "the shrunk image; width and height are the stored image's. Room for WIDEST more pixels a\n"
      "row is always enough. None: cut off, or a kind that is not handled: decode it in full."},
     {"fill", fill_py, METH_VARARGS,
-     "fill(rows, stored, room, out, size, steps, raw, pause_ns=0)\n"
+     "fill(rows, view, stored, shards, out, size, steps, raw, pause_ns=0)\n"
      "-> (outcomes, seconds of reading, their CPU time)\n\n"
      "Read (steps & READ) and show (steps & SHOW) one image for each row of 64-bit numbers: file,\n"
-     "offset, length, place in `stored`, width, height, left, top, right, bottom, flip. Images are\n"
-     "JPEGs, or raw pixels. `room` is for decoded pixels. An outcome other than 0: the image is\n"
-     "not shown. steps == SLEEP: nothing is done, and an image takes `pause_ns` nanoseconds."},
-    {"gather", gather_py, METH_VARARGS,
-     "gather(shards, numbers, offsets, side, boxes, out, size) -> outcomes\n\n"
-     "Show square raw images of shards in memory; `boxes` has left, top, right, bottom and flip."},
-    {"gather_drawn", gather_drawn_py, METH_VARARGS,
-     "gather_drawn(shards, numbers, offsets, side, seed, samples, epochs, corner, across, limit,\n"
-     "mirrored, out, size) -> outcomes\n\n"
-     "Show them with boxes that are drawn here: a square from (corner, corner), moved by up to\n"
-     "`limit` pixels, and mirrored half of the time where `mirrored` is set."},
+     "offset, length, place in `stored`, width, height, sample, epoch, left, top, right, bottom,\n"
+     "flip. Images are JPEGs, or raw pixels. `view`, a tuple of crop (0 centre, 1 pad, 2 resized),\n"
+     "mirrored, crop_scale, crop_pad, crop_pct and seed, draws the boxes; None: those of the rows.\n"
+     "With a tuple of `shards` nothing is read: `file` is the number of one, in memory. An outcome\n"
+     "other than 0: the image is not shown. steps == SLEEP, for benchmarks: sleep for `pause_ns`\n"
+     "an image and do nothing else."},
     {"_use_portable_code", portable_py, METH_VARARGS, "For tests: do without vector instructions."},
     {NULL, NULL, 0, NULL},
 };

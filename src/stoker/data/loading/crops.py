@@ -67,16 +67,10 @@ def centre_boxes(side_share: float, wide: Floats, high: Floats) -> Ints:
 def shifts(view: View, image_size: int, samples: Ints, epochs: Ints, edges: Ints) -> Ints:
     """A random shift of up to `crop_pad` pixels of the model's input, in stored pixels."""
     side = (edges[:, 2] - edges[:, 0]).astype(np.float64)
-    limit = shift_limit(view, image_size, side)[:, None]
+    limit = np.floor(np.minimum(view.crop_pad * side / image_size, side - 1) + 0.5)[:, None]
     draws = chance.draws(view.seed, samples, epochs, "shift", 2)
     offsets = np.floor(draws * (2 * limit + 1)) - limit
     return np.tile(offsets.astype(np.int64), (1, 2))
-
-
-def shift_limit(view: View, image_size: int, side: Floats) -> Floats:
-    """The largest shift of boxes with these sides, in stored pixels."""
-    limit: Floats = np.floor(np.minimum(view.crop_pad * side / image_size, side - 1) + 0.5)
-    return limit
 
 
 def resized_boxes(view: View, samples: Ints, epochs: Ints, wide: Floats, high: Floats) -> Ints:

@@ -133,7 +133,9 @@ class Loader:
         fits = suits(split, getattr(order, "lanes", 1), options.cache_bytes)
         self._small = SmallImages(split, options.cache_bytes, self._hashes) if fits else None
         compiled = chunk_call.extra is not None and not is_armed("read")
-        self._chunks = ChunkCall(split, self._hashes, options.read) if compiled else None
+        self._chunks = ChunkCall(split, view, self._hashes, options.read) if compiled else None
+        # A task hands the lock over a few times: with the extra that is most of its handovers.
+        self._chunk = (SMALL_CHUNK if fits else CHUNK) * (2 if compiled else 1)
         self._largest = split.largest[0]
         self._shape: tuple[int, ...] = ()
         self._free: list[Pixels] = []
@@ -180,7 +182,7 @@ class Loader:
         crops = self._crops(batch.image_size, samples, epochs)
         images = self._buffer((len(samples), batch.image_size, batch.image_size, 3))
         loaded = Loaded(batch, images, self.split.labels[samples], samples, epochs)
-        chunk = SMALL_CHUNK if self._small else CHUNK
+        chunk = self._chunk
         loaded.futures = [
             self._threads.submit(self._run, loaded, crops, start, min(start + chunk, len(samples)))
             for start in range(0, len(samples), chunk)
@@ -197,10 +199,12 @@ class Loader:
         return self._free.pop() if self._free else self.options.allocate(shape)
 
     def _crops(self, image_size: int, samples: Ints, epochs: Ints) -> Boxes | None:
-        """The boxes of some samples; None where they are drawn by the call that shows them."""
-        inside = self._small is not None and self._small.draws_inside(self.view, image_size)
-        if inside and self.options.fill is None:
+        """The boxes of some samples; None where the call that shows them draws them."""
+        if self._chunks and self.options.fill is None:
             return None
+        return self._boxes(image_size, samples, epochs)
+
+    def _boxes(self, image_size: int, samples: Ints, epochs: Ints) -> Boxes:
         sizes = self.split.widths[samples], self.split.heights[samples]
         return boxes(self.view, image_size, samples, epochs, *sizes)
 
@@ -231,25 +235,26 @@ class Loader:
         return read_s, 0.0
 
     def _fill_each(self, loaded: Loaded, crops: Boxes | None, start: int, stop: int) -> ReadSeconds:
-        """Images of any size: all by one call where the extra is in use, the rest one by one."""
-        assert crops is not None
+        """Images of any size: by one call where the extra is in use, what is left one by one."""
         read_s, read_cpu_s, clock, cpu_clock = 0.0, 0.0, time.perf_counter, time.thread_time
+        samples, epochs = loaded.samples[start:stop], loaded.epochs[start:stop]
         numbers: Sequence[int] = range(start, stop)
-        if self._chunks:
-            some = slice(start, stop)
-            chunk = (loaded.samples[some], crops.edges[some], crops.flip[some], loaded.images[some])
-            rest, read_s, read_cpu_s = self._chunks.fill(*chunk)
+        if crops is None:
+            assert self._chunks is not None
+            rest, read_s, read_cpu_s = self._chunks.fill(samples, epochs, loaded.images[start:stop])
             if not rest:
                 return read_s, read_cpu_s
-            numbers = [start + number for number in rest]
-        samples = loaded.samples[numbers]
+            numbers, samples, epochs = [start + k for k in rest], samples[rest], epochs[rest]
+            crops = self._boxes(loaded.batch.image_size, samples, epochs)
+        else:
+            crops = Boxes(crops.edges[start:stop], crops.flip[start:stop])
         rows = zip(
             numbers,
             samples.tolist(),
             self.split.widths[samples].tolist(),
             self.split.heights[samples].tolist(),
-            crops.edges[numbers].tolist(),
-            crops.flip[numbers].tolist(),
+            crops.edges.tolist(),
+            crops.flip.tolist(),
             strict=True,
         )
         buffer, check = scratch(self._largest, "stored"), self._hashes.check

@@ -7,22 +7,32 @@ by image.
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import threading
 import time
 from collections import OrderedDict
 from itertools import pairwise
-from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data.dataset import SplitIndex
-from stoker.data.loading.chunk_call import extra
-from stoker.data.loading.crops import View, centre_boxes, shift_limit
+from stoker.data.loading import chunk_call
+from stoker.data.loading.chunk_call import (
+    COLUMNS,
+    EPOCH,
+    FILE,
+    HEIGHT,
+    LENGTH,
+    NOTHING,
+    OFFSET,
+    SAMPLE,
+    WIDTH,
+    view_numbers,
+)
+from stoker.data.loading.crops import View, boxes
 from stoker.data.loading.hash_check import HashCheck
 from stoker.data.loading.order import WINDOW
 from stoker.data.loading.render import Pixels, scratch, write_crop
@@ -114,52 +124,42 @@ class SmallImages:
         shape, strides = (end - first, side, side, 3), (pitch, side * 3, 3, 1)
         return np.ndarray(shape, np.uint8, split.whole_shard(number, into), begin, strides)
 
-    def draws_inside(self, view: View, image_size: int) -> bool:
-        """Whether `fill_drawn` makes images of this size: with the compiled extra, where boxes are
-        squares of one size that are not averaged over areas."""
-        if extra is None or view.crop == "resized":
-            return False
-        _, across, _ = drawn_boxes(view, self.side, image_size)
-        return across == image_size or across < 2 * image_size
-
     def fill_drawn(self, samples: Ints, epochs: Ints, view: View, out: Pixels) -> float:
-        """Draw the boxes of some samples and write them into `out`, by one call without the
-        interpreter lock; returns the seconds of reading."""
+        """Draw the boxes of some samples and write them into `out`, by one call of the compiled
+        extra; returns the seconds of reading."""
         _thread.read_s = 0.0
-        images, numbers, offsets = self._in_memory(samples)
-        size, seed = out.shape[1], view.seed & (1 << 64) - 1
-        drawn = (seed, samples, epochs, *drawn_boxes(view, self.side, size), view.hflip)
-        place = (whole_shards(images), numbers, offsets, self.side)
-        left_out = extra.gather_drawn(*place, *drawn, out, size)
-        assert not any(left_out)
-        return float(_thread.read_s)
-
-    def _in_memory(self, samples: Ints) -> tuple[list[Pixels], Ints, Ints]:
-        """The shards of some samples, and of each sample: which of these shards, and where its
-        pixels begin there. A shard's memory is not reused while its images are held."""
-        split, in_shards = self._split, self._split.shard[samples]
-        shards = sorted(set(in_shards.tolist()))
-        numbers = np.searchsorted(np.array(shards), in_shards)
-        before = int(split.length[0]) - self.side * self.side * 3
-        return [self.shard(shard) for shard in shards], numbers, split.offset[samples] + before
+        split, size, raw = self._split, out.shape[1], True
+        in_shards = split.shard[samples].tolist()
+        numbers = {shard: number for number, shard in enumerate(set(in_shards))}
+        images = [self.shard(shard) for shard in numbers]  # not reused while they are held
+        rows = np.empty((len(samples), COLUMNS), np.int64)
+        rows[:, FILE] = [numbers[shard] for shard in in_shards]
+        rows[:, OFFSET], rows[:, LENGTH] = split.offset[samples], split.length[0]
+        rows[:, WIDTH] = rows[:, HEIGHT] = self.side
+        rows[:, SAMPLE], rows[:, EPOCH] = samples, epochs
+        shards, extra = tuple(shard.base for shard in images), chunk_call.extra
+        call = (rows, view_numbers(view), NOTHING, shards, out, size, extra.SHOW, raw)
+        outcomes = extra.fill(*call)[0]
+        read_s = float(_thread.read_s)
+        if rest := [number for number, outcome in enumerate(outcomes) if outcome]:
+            sides = np.full(len(rest), self.side)
+            crops = boxes(view, size, samples[rest], epochs[rest], sides, sides)
+            part = np.empty((len(rest), *out.shape[1:]), np.uint8)
+            read_s += self.fill(samples[rest], crops.edges, crops.flip, part)
+            out[rest] = part
+        return read_s
 
     def fill(self, samples: Ints, edges: Ints, flip: NDArray[np.bool_], out: Pixels) -> float:
         """Write the boxes of some samples into `out`; returns the seconds of reading."""
         _thread.read_s = 0.0
-        if extra is not None:
-            images, numbers, offsets = self._in_memory(samples)
-            boxes = np.concatenate([edges, flip[:, None]], axis=1)
-            place = (whole_shards(images), numbers, offsets, self.side)
-            if not any(extra.gather(*place, boxes, out, out.shape[1])):
-                return float(_thread.read_s)
         across, down = edges[:, 2] - edges[:, 0], edges[:, 3] - edges[:, 1]
         if out.shape[1] == self.side and (across == self.side).all() and (down == self.side).all():
             self._shift(samples, edges[:, 0], edges[:, 1], flip, out)
             return float(_thread.read_s)
-        for shard, rows, indices in self._by_shard(samples):
-            stored = self.shard(shard)
-            for row, number in zip(rows.tolist(), indices.tolist(), strict=True):
-                write_crop(stored[row], edges[number].tolist(), bool(flip[number]), out[number])
+        for shard, rows, numbers in self._by_shard(samples):
+            images = self.shard(shard)
+            for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+                write_crop(images[row], edges[number].tolist(), bool(flip[number]), out[number])
         return float(_thread.read_s)
 
     def _by_shard(self, samples: Ints) -> list[tuple[int, Ints, Ints]]:
@@ -201,20 +201,6 @@ class SmallImages:
             elif margin:
                 tall[lines] = wide[lines, shift : shift + side]
         out[order] = copied
-
-
-def whole_shards(images: list[Pixels]) -> tuple[NDArray[Any] | None, ...]:
-    """The bytes of shards, whose images are views of them."""
-    return tuple(view.base for view in images)
-
-
-@functools.cache
-def drawn_boxes(view: View, side: int, image_size: int) -> tuple[int, int, int]:
-    """The left edge of a centred box in a square image, its side, and its largest shift."""
-    sides = np.array([float(side)])
-    left, _, right, _ = centre_boxes(view.crop_pct, sides, sides)[0].tolist()
-    limit = shift_limit(view, image_size, np.array([float(right - left)]))
-    return left, right - left, int(limit[0]) if view.crop == "pad" else 0
 
 
 def pixel_buffer(name: str, shape: tuple[int, ...]) -> Pixels:

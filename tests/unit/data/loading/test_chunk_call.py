@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from golden import check_golden
@@ -32,7 +32,7 @@ class TestFind:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(jpeg_region, "WHY_NOT", jpeg_region.DISAGREES)
-        extra = SimpleNamespace(gather_drawn=None)
+        extra = SimpleNamespace(fill=None)
         assert search(monkeypatch, extra, decodes=False) == (None, jpeg_region.DISAGREES)
 
     def test_the_first_version_is_used_for_regions_alone(
@@ -48,14 +48,14 @@ class TestFind:
         def fill(rows, *call):  # type: ignore[no-untyped-def]
             return bytearray([outcome] * len(rows)), 0.0, 0.0
 
-        extra = SimpleNamespace(fill=fill, gather_drawn=None, SHOW=2)
+        extra = SimpleNamespace(fill=fill, SHOW=2)
         assert search(monkeypatch, extra) == (None, jpeg_region.DISAGREES)
 
     def test_one_that_refuses_is_not_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fill(*call: object) -> None:
             raise ValueError("Bogus input")
 
-        extra = SimpleNamespace(fill=fill, gather_drawn=None, SHOW=2)
+        extra = SimpleNamespace(fill=fill, SHOW=2)
         assert search(monkeypatch, extra) == (None, jpeg_region.DISAGREES)
 
     def test_reasons_golden(self) -> None:
@@ -85,13 +85,14 @@ def test_injected_faults_of_reading_need_the_python_path(
 
 
 def test_stored_bytes_of_a_chunk_are_bounded(
-    packed: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    packed: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split = packed.split("train")
     samples = InOrder().part(0, 18, 0, 18)[0]
     monkeypatch.setattr(chunk_call, "STORED_BYTES", int(split.length[:4].sum()))
-    calls = chunk_call.ChunkCall(split, HashCheck(split))
-    rows = calls._rows(samples, samples[:, None] * 0, samples * 0 > 0)
+    calls = chunk_call.ChunkCall(split, View(), HashCheck(split))
+    rows = np.zeros((len(samples), chunk_call.COLUMNS), np.int64)
+    rows[:, chunk_call.LENGTH] = split.length[samples]
     parts = list(calls._parts(rows))
     assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
     assert (parts[0].start, parts[-1].stop) == (0, 18)

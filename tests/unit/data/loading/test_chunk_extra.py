@@ -25,13 +25,25 @@ from samples import image_folder, picture
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.images.jpeg import encode_jpeg
-from stoker.data.loading import chunk_call, loader, render, small_images
-from stoker.data.loading.chunk_call import BOX, COLUMNS, FLIP, HEIGHT, LENGTH, PLACE, WIDTH
+from stoker.data.loading import chunk_call, render
+from stoker.data.loading.chunk_call import (
+    BOX,
+    COLUMNS,
+    EPOCH,
+    FILE,
+    FLIP,
+    HEIGHT,
+    LENGTH,
+    OFFSET,
+    PLACE,
+    SAMPLE,
+    WIDTH,
+    view_numbers,
+)
 from stoker.data.loading.crops import View, boxes
 from stoker.data.loading.loader import Loader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.loading.render import RENDERERS, Pixels, write_crop
-from stoker.data.loading.small_images import drawn_boxes
 from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
 from stoker.recipe.schedule import Batch
@@ -52,21 +64,18 @@ def code(request: pytest.FixtureRequest) -> Iterator[str]:
     extra._use_portable_code(False)
 
 
-def call(images: list[Stored], size: int, codec: str, room_bytes: int = 1 << 22) -> tuple:
-    """Outcomes and pixels of one call; what is behind its buffers must stay as it is."""
-    rows, places = np.zeros((len(images), COLUMNS), np.int64), 0
+def call(images: list[Stored], size: int, codec: str) -> tuple:
+    """Outcomes and pixels of one call; what is behind the output must stay as it is."""
+    rows, place = np.zeros((len(images), COLUMNS), np.int64), 0
     for row, (data, width, height, box, flip) in zip(rows, images, strict=True):
-        row[LENGTH], row[PLACE], row[WIDTH], row[HEIGHT] = len(data), places, width, height
+        row[LENGTH], row[PLACE], row[WIDTH], row[HEIGHT] = len(data), place, width, height
         row[BOX], row[FLIP] = box, flip
-        places += len(data)
+        place += len(data)
     stored = np.frombuffer(b"".join(data for data, *_ in images), np.uint8).copy()
     spare = np.full((len(images) + 1, size, size, 3), 77, np.uint8)
-    room = np.full(room_bytes + 64, 78, np.uint8)
     out = spare[:-1]
-    outcomes, _, _ = extra.fill(
-        rows, stored, room[:room_bytes], out, size, extra.SHOW, codec == "raw"
-    )
-    assert (spare[-1] == 77).all() and (room[room_bytes:] == 78).all()
+    outcomes, _, _ = extra.fill(rows, None, stored, None, out, size, extra.SHOW, codec == "raw")
+    assert (spare[-1] == 77).all()
     return list(outcomes), out
 
 
@@ -223,20 +232,21 @@ class TestJpegs:
 
     @settings(max_examples=200, deadline=None)
     @given(
-        column=st.integers(1, COLUMNS - 1),
+        column=st.integers(0, COLUMNS - 1),
         number=st.sampled_from([-(2**63), -(2**31), -1, 0, 1, 47, 65536, 2**31, 2**63 - 1]),
         kind=st.sampled_from(["jpeg", "raw"]),
-        room=st.sampled_from([0, 1, 5000, 1 << 20]),
+        in_shards=st.booleans(),
     )
     def test_no_number_of_a_row_is_trusted(
-        self, column: int, number: int, kind: str, room: int
+        self, column: int, number: int, kind: str, in_shards: bool
     ) -> None:
         data = jpegs(64, 48)["420"] if kind == "jpeg" else bytes(64 * 48 * 3)
-        rows = np.array([[-1, 0, len(data), 0, 64, 48, 4, 4, 44, 44, 1]])
+        rows = np.array([[0 if in_shards else -1, 0, len(data), 0, 64, 48, 0, 0, 4, 4, 44, 44, 1]])
         rows[0, column] = number
         out, stored = np.zeros((1, 16, 16, 3), np.uint8), np.frombuffer(data, np.uint8).copy()
-        memory = np.zeros(room, np.uint8)
-        outcomes, _, _ = extra.fill(rows, stored, memory, out, 16, extra.SHOW, kind == "raw")
+        shards = (stored,) if in_shards else None
+        call = (rows, None, stored, shards, out, 16, extra.READ | extra.SHOW, kind == "raw")
+        outcomes, _, _ = extra.fill(*call)
         assert outcomes[0] in (0, 1, 2)
 
     def test_threads_do_not_disturb_each_other(self) -> None:
@@ -251,7 +261,7 @@ class TestJpegs:
 
         def work(width: int) -> None:
             for _ in range(40):
-                outcomes, out = call(chunks[width], 50, "jpeg", 1 << 18)
+                outcomes, out = call(chunks[width], 50, "jpeg")
                 if outcomes != [0, 0, 0] or not (out == expected[width][1]).all():
                     wrong.append(width)
 
@@ -263,65 +273,78 @@ class TestJpegs:
         assert not wrong
 
 
-class TestSmallImages:
-    @settings(max_examples=150, deadline=None)
+class TestDrawnBoxes:
+    @settings(max_examples=200, deadline=None)
     @given(
-        seed=st.integers(-(2**63), 2**64),
+        view=st.builds(
+            View,
+            crop=st.sampled_from(["pad", "centre", "resized"]),
+            crop_scale=st.floats(0.01, 1),
+            crop_pad=st.integers(0, 12),
+            crop_pct=st.floats(0.01, 1),
+            hflip=st.booleans(),
+            seed=st.integers(-(2**63), 2**64),
+        ),
         side=st.integers(1, 40),
-        size=st.integers(1, 60),
         same=st.booleans(),
-        pad=st.integers(0, 12),
-        crop=st.sampled_from(["pad", "centre"]),
-        pct=st.sampled_from([1.0, 0.875, 0.5]),
-        hflip=st.booleans(),
+        size=st.integers(1, 60),
         portable=st.booleans(),
     )
-    def test_boxes_that_are_drawn_are_those_of_python(
-        self,
-        seed: int,
-        side: int,
-        size: int,
-        same: bool,
-        pad: int,
-        crop: str,
-        pct: float,
-        hflip: bool,
-        portable: bool,
+    def test_of_small_images_are_those_of_python(
+        self, view: View, side: int, same: bool, size: int, portable: bool
     ) -> None:
-        random = np.random.default_rng(abs(seed))
-        size = side if same else size
-        view = View(crop=crop, crop_pad=pad, crop_pct=pct, hflip=hflip, seed=seed)
-        samples, epochs = random.integers(0, 2**40, 9), random.integers(0, 1000, 9)
+        random = np.random.default_rng(abs(view.seed))
+        size, count = side if same else size, 9
         shards = tuple(noise(random, side * 3, side) for _ in range(2))
-        numbers, offsets = random.integers(0, 2, 9), random.integers(0, 2 * side * side * 3, 9)
-        out = np.zeros((9, size, size, 3), np.uint8)
-        drawn = (seed & (1 << 64) - 1, samples, epochs, *drawn_boxes(view, side, size), hflip)
+        rows = np.zeros((count, COLUMNS), np.int64)
+        rows[:, FILE], rows[:, OFFSET] = random.integers(0, (2, side * side * 6 + 1), (count, 2)).T
+        rows[:, LENGTH], rows[:, WIDTH], rows[:, HEIGHT] = side * side * 3, side, side
+        rows[:, SAMPLE], rows[:, EPOCH] = random.integers(0, (2**40, 1000), (count, 2)).T
+        out = np.zeros((count, size, size, 3), np.uint8)
         extra._use_portable_code(portable)
-        outcomes = extra.gather_drawn(shards, numbers, offsets, side, *drawn, out, size)
+        call = (rows, view_numbers(view), bytearray(1), shards, out, size, extra.SHOW, True)
+        outcomes, _, _ = extra.fill(*call)
         extra._use_portable_code(False)
-        sides = np.full(9, side)
-        crops = boxes(view, size, samples, epochs, sides, sides)
+        crops = boxes(view, size, *(rows[:, k] for k in (SAMPLE, EPOCH, WIDTH, HEIGHT)))
         for k, outcome in enumerate(outcomes):
-            image = shards[numbers[k]].ravel()[offsets[k] :][: side * side * 3]
+            image = shards[rows[k, FILE]].ravel()[rows[k, OFFSET] :][: side * side * 3]
             expected = np.empty((size, size, 3), np.uint8)
-            write_crop(
-                image.reshape(side, side, 3), crops.edges[k].tolist(), crops.flip[k], expected
-            )
-            shorter = crops.edges[k, 2] - crops.edges[k, 0]
-            assert bool(outcome) == (shorter >= 2 * size)
+            box = crops.edges[k].tolist()
+            write_crop(image.reshape(side, side, 3), box, bool(crops.flip[k]), expected)
+            assert bool(outcome) == (min(box[2] - box[0], box[3] - box[1]) >= 2 * size)
             assert outcome or np.array_equal(out[k], expected)
+
+    def test_of_photographs_are_those_of_python(self) -> None:
+        """Each pixel of a picture is its own place, so that a box can be read from its corners."""
+        random = np.random.default_rng(6)
+        down, across = np.mgrid[0:70, 0:90]
+        picture = np.stack([across, down, across * 0], axis=2).astype(np.uint8)
+        for scale in (0.08, 0.25, 0.9):
+            view = View(crop="resized", crop_scale=scale, hflip=True, seed=int(random.integers(99)))
+            rows = np.zeros((500, COLUMNS), np.int64)
+            rows[:, LENGTH], rows[:, WIDTH], rows[:, HEIGHT] = picture.size, 90, 70
+            rows[:, SAMPLE], rows[:, EPOCH] = random.integers(0, 2**40, (2, 500))
+            out, stored = np.zeros((500, 64, 64, 3), np.uint8), bytearray(picture.tobytes())
+            call = (rows, view_numbers(view), stored, None, out, 64, extra.SHOW, True)
+            assert not any(extra.fill(*call)[0])
+            crops = boxes(view, 64, *(rows[:, k] for k in (SAMPLE, EPOCH, WIDTH, HEIGHT)))
+            for edges, flip, image in zip(crops.edges, crops.flip, out, strict=True):
+                expected = np.empty((64, 64, 3), np.uint8)
+                write_crop(picture, edges.tolist(), bool(flip), expected)
+                np.testing.assert_array_equal(image, expected)
 
     @pytest.mark.parametrize("offset", [-1, 1, 2**62])
     @pytest.mark.parametrize("shard", [-1, 1, 2**62])
     def test_nothing_is_read_outside_a_shard(self, shard: int, offset: int) -> None:
-        out, box = np.zeros((2, 8, 8, 3), np.uint8), np.array([[0, 0, 8, 8, 0]] * 2)
-        shards = (np.zeros(8 * 8 * 3, np.uint8),)
-        wrong = extra.gather(shards, np.array([0, shard]), np.array([offset, 0]), 8, box, out, 8)
-        assert list(wrong) == [1, 1]
+        rows = np.array([[0, offset, 192, 0, 8, 8, 0, 0, 0, 0, 8, 8, 0]] * 2)
+        rows[1, FILE], rows[1, OFFSET] = shard, 0
+        out, shards = np.zeros((2, 8, 8, 3), np.uint8), (np.zeros(8 * 8 * 3, np.uint8),)
+        call = (rows, None, bytearray(1), shards, out, 8, extra.SHOW, True)
+        assert list(extra.fill(*call)[0]) == [1, 1]
 
 
 class TestArguments:
-    GOOD: tuple = (np.zeros((1, COLUMNS), np.int64), bytearray(1), bytearray(1), bytearray(3), 1)
+    GOOD: tuple = (np.zeros((1, COLUMNS), np.int64), None, bytearray(1), None, bytearray(3), 1)
 
     @pytest.mark.parametrize(
         ("number", "value"),
@@ -329,10 +352,10 @@ class TestArguments:
             (0, np.zeros((2, COLUMNS), np.int64)),
             (0, np.zeros((1, COLUMNS), np.int32)),
             (0, np.zeros(COLUMNS * 8 + 1, np.uint8)[1:]),
-            (3, bytearray(4)),
-            (4, 0),
-            (4, -1),
-            (4, 2**30),
+            (4, bytearray(4)),
+            (5, 0),
+            (5, -1),
+            (5, 2**30),
         ],
     )
     def test_of_a_wrong_size_are_refused(self, number: int, value: Any) -> None:
@@ -341,17 +364,21 @@ class TestArguments:
         with pytest.raises(ValueError):
             extra.fill(*arguments, extra.SHOW, False)
 
-    @pytest.mark.parametrize("number", [1, 2, 3])
+    @pytest.mark.parametrize("number", [2, 4])
     def test_that_cannot_be_written_are_refused(self, number: int) -> None:
         arguments = list(self.GOOD)
         arguments[number] = bytes(3)
         with pytest.raises((TypeError, BufferError)):
             extra.fill(*arguments, extra.SHOW, False)
 
-    def test_shards_that_are_no_bytes_are_refused(self) -> None:
-        one, box = np.zeros(1, np.int64), np.zeros((1, 5), np.int64)
-        with pytest.raises(TypeError):
-            extra.gather((b"abc", 3), one, one, 1, box, bytearray(3), 1)
+    @pytest.mark.parametrize(
+        ("number", "value"), [(1, 3), (1, (1, 2)), (1, ("a",) * 6), (3, 3), (3, (b"abc", 3))]
+    )
+    def test_of_a_wrong_type_are_refused(self, number: int, value: Any) -> None:
+        arguments = list(self.GOOD)
+        arguments[number] = value
+        with pytest.raises((TypeError, SystemError)):
+            extra.fill(*arguments, extra.SHOW, False)
 
 
 class Counting:
@@ -361,23 +388,17 @@ class Counting:
         self.calls = self.left_out = 0
 
     def __getattr__(self, name: str) -> Any:
-        function = getattr(extra, name)
-        if name not in ("fill", "gather", "gather_drawn"):
-            return function
+        return getattr(extra, name)
 
-        def counted(*arguments: Any) -> Any:
-            self.calls += 1
-            result = function(*arguments)
-            outcomes = result[0] if name == "fill" else result
-            self.left_out += sum(map(bool, outcomes))
-            return result
-
-        return counted
+    def fill(self, *arguments: Any) -> Any:
+        self.calls += 1
+        result = extra.fill(*arguments)
+        self.left_out += sum(map(bool, result[0]))
+        return result
 
 
 def use(monkeypatch: pytest.MonkeyPatch, found: Any) -> None:
     monkeypatch.setattr(chunk_call, "extra", found)
-    monkeypatch.setattr(small_images, "extra", found)
     monkeypatch.setattr(render, "decode_region", found and extra.decode_region)
 
 
@@ -434,7 +455,7 @@ class TestLoader:
             assert len(list(reader.batches([Batch(step, step * 60, 60, 40)]))) == 1
             calls.append(counting.calls - before)
         reader.close()
-        chunks = 1 if reader._small else -(-60 // loader.CHUNK)
+        chunks = 1 if reader._small else 2
         first = chunks if reader._small else 2 * chunks  # read, then compared, then shown
         assert calls == [first, chunks, chunks]
         assert counting.left_out == (3 if dataset.codec == "original" else 0)
