@@ -230,9 +230,11 @@ static void reverse_row(const uint8_t *row, int64_t pixels, uint8_t *out) {
 }
 
 static int64_t reflected(int64_t index, int64_t side) {
-  if (index >= 0 && index < side) return index;
+  if (index < 0) index = -index;
+  if (index < side) return index;
+  if (index < 2 * side - 1) return 2 * side - 2 - index; /* without a division */
   if (side == 1) return 0;
-  index = (index < 0 ? -index : index) % (2 * side - 2);
+  index %= 2 * side - 2;
   return index < side ? index : 2 * side - 2 - index;
 }
 

@@ -129,16 +129,18 @@ class SmallImages:
         extra; returns the seconds of reading."""
         _thread.read_s = 0.0
         split, size, raw = self._split, out.shape[1], True
-        in_shards = split.shard[samples].tolist()
-        numbers = {shard: number for number, shard in enumerate(set(in_shards))}
-        images = [self.shard(shard) for shard in numbers]  # not reused while they are held
+        in_shards = split.shard[samples]
+        shards = list(set(in_shards.tolist()))
+        images = [self.shard(shard) for shard in shards]  # not reused while they are held
+        numbers = np.empty(len(split.shards), np.int64)
+        numbers[shards] = range(len(shards))
         rows = np.empty((len(samples), COLUMNS), np.int64)
-        rows[:, FILE] = [numbers[shard] for shard in in_shards]
+        rows[:, FILE] = numbers[in_shards]
         rows[:, OFFSET], rows[:, LENGTH] = split.offset[samples], split.length[0]
         rows[:, WIDTH] = rows[:, HEIGHT] = self.side
         rows[:, SAMPLE], rows[:, EPOCH] = samples, epochs
-        shards, extra = tuple(shard.base for shard in images), chunk_call.extra
-        call = (rows, view_numbers(view), NOTHING, shards, out, size, extra.SHOW, raw)
+        memory, extra = tuple(shard.base for shard in images), chunk_call.extra
+        call = (rows, view_numbers(view), NOTHING, memory, out, size, extra.SHOW, raw)
         outcomes = extra.fill(*call)[0]
         read_s = float(_thread.read_s)
         if rest := [number for number, outcome in enumerate(outcomes) if outcome]:
