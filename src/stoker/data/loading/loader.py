@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import cv2
 import numpy as np
@@ -28,7 +29,7 @@ from stoker.data.loading.crops import Boxes, View, boxes
 from stoker.data.loading.damage import Damage
 from stoker.data.loading.hash_check import MISMATCH, HashCheck
 from stoker.data.loading.order import Arrangement
-from stoker.data.loading.render import RENDERERS, scratch
+from stoker.data.loading.render import RENDERERS, render_jpeg, scratch
 from stoker.data.loading.small_images import CACHE_BYTES, SmallImages, suits
 from stoker.errors import StokerError
 from stoker.faults import is_armed, reach
@@ -87,6 +88,8 @@ class LoaderOptions:
     """Memory for whole shards of small images; sets that need more are read image by image."""
     on_damage: str = "stop"
     """`substitute` shows another image in place of a damaged one."""
+    compiled: bool = True
+    """Use the compiled extra where it is installed; the bytes are the same without it."""
     check_hashes: bool = True
     """Compare each image with its hash when it is first read."""
     report: Callable[[str], None] = lambda message: None
@@ -128,11 +131,13 @@ class Loader:
         self.rank, self.world, self.prefetch, self.options = rank, world, prefetch, options
         self._damage = Damage(split, options.on_damage == "substitute")
         self._render = RENDERERS[split.codec]
+        if not options.compiled and split.codec != "raw":
+            self._render = partial(render_jpeg, compiled=False)
         self._hashes = HashCheck(split, options.check_hashes)
         self._read = options.read or split.bytes_of
         fits = suits(split, getattr(order, "lanes", 1), options.cache_bytes)
         self._small = SmallImages(split, options.cache_bytes, self._hashes) if fits else None
-        compiled = chunk_call.extra is not None and not is_armed("read")
+        compiled = options.compiled and chunk_call.extra is not None and not is_armed("read")
         self._chunks = ChunkCall(split, view, self._hashes, options.read) if compiled else None
         # A task hands the lock over a few times: with the extra that is most of its handovers.
         self._chunk = (SMALL_CHUNK if fits else CHUNK) * (2 if compiled else 1)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -459,6 +460,16 @@ class TestLoader:
         first = chunks if reader._small else 2 * chunks  # read, then compared, then shown
         assert calls == [first, chunks, chunks]
         assert counting.left_out == (3 if dataset.codec == "original" else 0)
+
+    def test_a_loader_may_do_without(self, packed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        counting = Counting()
+        use(monkeypatch, counting)
+        view = View(crop="resized", hflip=True)
+        with_extra, calls = batches(packed[0], view, packed[1]), counting.calls
+        monkeypatch.setattr(render, "decode_region", None)
+        without = replace(packed[1], compiled=False)
+        assert batches(packed[0], view, without) == with_extra
+        assert counting.calls == calls > 0
 
     def test_stored_bytes_from_elsewhere_are_shown_too(
         self, packed: Any, monkeypatch: pytest.MonkeyPatch
