@@ -61,7 +61,7 @@ def replace_unlocked_calls(split: SplitIndex) -> LoaderOptions:
 
     def read(sample: int, buffer: bytearray) -> memoryview:
         memoryview(buffer)[: int(split.length[sample])]
-        split._open(int(split.shard[sample]))
+        split.open_shard(int(split.shard[sample]))
         return memoryview(stored[sample])
 
     return LoaderOptions(read=read)

@@ -1,181 +1,169 @@
-/* Decode one rectangle of a baseline JPEG with libjpeg-turbo, without the interpreter lock.
- *
- * Invariants: the pixels are those of a full decode, bit for bit (accurate DCT, smooth upsampling);
- * nothing is written outside the given buffer; whatever the bytes are, the outcome is pixels, None
- * (a kind that is not handled here: decode it in full) or a ValueError with libjpeg's words.
- */
+/* The Python side of the extra: checks arguments, lets go of the interpreter lock once a call. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <setjmp.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include <jpeglib.h>
-#include <jerror.h>
+#include "region.h"
 
-#ifndef LIBJPEG_TURBO_VERSION_NUMBER
-#error "libjpeg-turbo's headers are needed: other libjpegs cannot decode a region"
-#endif
+static const long long MOST_PAUSE_NS = 1000000000;
+enum { MOST_IMAGES = 1 << 20, MOST_PIXELS = 1 << 15 };
 
-enum {
-  CHANNELS = 3,
-  LEAST_ACROSS = 16,
-  ROWS_AT_A_TIME = 8,
-  WIDEST = MAX_SAMP_FACTOR * DCTSIZE + LEAST_ACROSS, /* a row's pixels beyond its region at most */
-};
-typedef enum { DECODED, NOT_HANDLED, FAILED } Outcome;
-
-typedef struct {
-  struct jpeg_error_mgr public; /* first: libjpeg hands back a pointer to it */
-  jmp_buf escape;
-  char message[JMSG_LENGTH_MAX];
-} Errors;
-
-typedef struct {
-  JDIMENSION width, height;             /* of the stored image, as the caller knows it */
-  JDIMENSION left, top, right, bottom;  /* in pixels of the scaled image */
-  unsigned int scale;
-  JDIMENSION stored_across, indent;     /* found: pixels of a written row, and before the region */
-} Region;
-
-static void leave(j_common_ptr info) {
-  Errors *errors = (Errors *)info->err;
-  errors->public.format_message(info, errors->message);
-  longjmp(errors->escape, 1);
-}
-
-static void note(j_common_ptr info, int level) {
-  if (level < 0) { /* a warning: corrupt data that libjpeg would paint over */
-    info->err->num_warnings++;
-    leave(info);
-  }
-}
-
-static Outcome refuse(Errors *errors, const char *why) {
-  snprintf(errors->message, sizeof errors->message, "%s", why);
-  return FAILED;
-}
-
-/* Between creation and destruction of the decompressor; any error jumps out of here. */
-static Outcome decode_rows(struct jpeg_decompress_struct *info, Errors *errors,
-                           Region *region, unsigned char *out, size_t room) {
-  jpeg_read_header(info, TRUE);
-  if (info->image_width != region->width || info->image_height != region->height)
-    return refuse(errors, "the image has another size than its index says");
-  if (info->progressive_mode || info->arith_code || info->data_precision != 8 ||
-      jpeg_has_multiple_scans(info))
-    return NOT_HANDLED;
-  if (info->jpeg_color_space != JCS_YCbCr && info->jpeg_color_space != JCS_GRAYSCALE)
-    return NOT_HANDLED;
-  info->out_color_space = JCS_EXT_RGB;
-  info->dct_method = JDCT_ISLOW;
-  info->do_fancy_upsampling = TRUE;
-  info->scale_num = 1;
-  info->scale_denom = region->scale;
-  jpeg_start_decompress(info);
-  if (region->right > info->output_width || region->bottom > info->output_height)
-    return refuse(errors, "the region lies outside the image");
-
-  /* Smooth upsampling looks one pixel to each side and takes the cut for the image's edge; for
-   * very few columns of colour libjpeg leaves it out. */
-  JDIMENSION from = region->left ? region->left - 1 : 0;
-  JDIMENSION until = region->right < info->output_width ? region->right + 1 : region->right;
-  if (until - from < LEAST_ACROSS) from = until > LEAST_ACROSS ? until - LEAST_ACROSS : 0;
-  if (until - from < LEAST_ACROSS)
-    until = info->output_width > LEAST_ACROSS ? LEAST_ACROSS : info->output_width;
-  JDIMENSION across = until - from;
-  jpeg_crop_scanline(info, &from, &across);
-  if (from > region->left || from + across < region->right)
-    return refuse(errors, "libjpeg cut the region short");
-  if (region->top && jpeg_skip_scanlines(info, region->top) != region->top)
-    return refuse(errors, "libjpeg skipped fewer rows than asked");
-
-  region->stored_across = across;
-  region->indent = region->left - from;
-  size_t stride = (size_t)across * CHANNELS;
-  if ((size_t)(region->bottom - region->top) > room / stride)
-    return refuse(errors, "the buffer is too small for the region");
-  while (info->output_scanline < region->bottom) {
-    /* More rows than libjpeg makes at a time, straight to their place: copying rows one by one
-     * costs a fifth of a decode. */
-    JSAMPROW rows[ROWS_AT_A_TIME];
-    JDIMENSION left = region->bottom - info->output_scanline;
-    for (JDIMENSION k = 0; k < ROWS_AT_A_TIME && k < left; k++) rows[k] = out + k * stride;
-    JDIMENSION made =
-        jpeg_read_scanlines(info, rows, left < ROWS_AT_A_TIME ? left : ROWS_AT_A_TIME);
-    if (made == 0) return refuse(errors, "libjpeg made no row");
-    out += made * stride;
-  }
-  return DECODED;
-}
-
-static Outcome decode(const unsigned char *data, size_t size, Region *region,
-                      unsigned char *out, size_t room, Errors *errors) {
-  struct jpeg_decompress_struct info;
-  Outcome outcome;
-  /* Rows below the region are not read: a file that was cut off there is left to the full decode,
-   * which refuses it. Looked at here, without the lock: mapped bytes may wait for a disk. */
-  if (data[size - 2] != 0xFF || data[size - 1] != JPEG_EOI) return NOT_HANDLED;
-  memset(&info, 0, sizeof info); /* so that it may be destroyed wherever its creation failed */
-  info.err = jpeg_std_error(&errors->public);
-  errors->public.error_exit = leave;
-  errors->public.emit_message = note;
-  if (setjmp(errors->escape)) {
-    jpeg_destroy_decompress(&info);
-    return FAILED;
-  }
-  jpeg_create_decompress(&info);
-  jpeg_mem_src(&info, (unsigned char *)data, (unsigned long)size);
-  outcome = decode_rows(&info, errors, region, out, room);
-  jpeg_destroy_decompress(&info);
-  return outcome;
-}
-
-static PyObject *decode_region(PyObject *module, PyObject *args) {
+static PyObject *decode_region_py(PyObject *module, PyObject *args) {
   Py_buffer data, out;
-  Region region = {0};
   int width, height, left, top, right, bottom, scale;
-  Errors errors;
+  char message[MESSAGE_BYTES] = "";
   Outcome outcome;
   (void)module;
   if (!PyArg_ParseTuple(args, "y*iiiiiiiw*", &data, &width, &height, &left, &top, &right, &bottom,
                         &scale, &out))
     return NULL;
-  if (scale != 1 && scale != 2 && scale != 4 && scale != 8)
-    outcome = refuse(&errors, "the scale is none of 1, 2, 4, 8");
-  else if (width < 1 || height < 1 || width > JPEG_MAX_DIMENSION || height > JPEG_MAX_DIMENSION)
-    outcome = refuse(&errors, "no JPEG has this size");
-  else if (left < 0 || top < 0 || left >= right || top >= bottom || right > width ||
-           bottom > height)
-    outcome = refuse(&errors, "the region is empty or lies outside the image");
-  else if (data.len < 4)
-    outcome = refuse(&errors, "too few bytes for a JPEG");
-  else {
-    region = (Region){.width = (JDIMENSION)width,
-                      .height = (JDIMENSION)height,
-                      .left = (JDIMENSION)left,
-                      .top = (JDIMENSION)top,
-                      .right = (JDIMENSION)right,
-                      .bottom = (JDIMENSION)bottom,
-                      .scale = (unsigned int)scale};
-    Py_BEGIN_ALLOW_THREADS
-    outcome = decode(data.buf, (size_t)data.len, &region, out.buf, (size_t)out.len, &errors);
-    Py_END_ALLOW_THREADS
-  }
+  Region region = {
+      .width = width, .height = height, .box = {left, top, right, bottom}, .scale = scale};
+  Py_BEGIN_ALLOW_THREADS
+  outcome = decode_region(data.buf, (size_t)data.len, &region, out.buf, (size_t)out.len, message);
+  Py_END_ALLOW_THREADS
   PyBuffer_Release(&data);
   PyBuffer_Release(&out);
   if (outcome == FAILED) {
-    PyErr_SetString(PyExc_ValueError, errors.message);
+    PyErr_SetString(PyExc_ValueError, message);
     return NULL;
   }
   if (outcome == NOT_HANDLED) Py_RETURN_NONE;
-  return Py_BuildValue("II", region.stored_across, region.indent);
+  return Py_BuildValue("LL", (long long)region.across, (long long)region.indent);
+}
+
+/* Whether a buffer holds `count` numbers of 64 bits; sets ValueError. */
+static int holds(const Py_buffer *buffer, Py_ssize_t count, const char *name) {
+  if (buffer->len == count * (Py_ssize_t)sizeof(int64_t) &&
+      (uintptr_t)buffer->buf % sizeof(int64_t) == 0)
+    return 1;
+  PyErr_Format(PyExc_ValueError, "%s: %zd bytes are not %zd aligned numbers of 64 bits", name,
+               buffer->len, count);
+  return 0;
+}
+
+/* The number of images that fit into `out`, which must be whole ones; -1 with ValueError set. */
+static Py_ssize_t images_in(const Py_buffer *out, int size) {
+  if (size < 1 || size > MOST_PIXELS) {
+    PyErr_SetString(PyExc_ValueError, "no image has this size");
+    return -1;
+  }
+  Py_ssize_t image = (Py_ssize_t)size * size * CHANNELS;
+  if (out->len % image || out->len / image > MOST_IMAGES) {
+    PyErr_SetString(PyExc_ValueError, "the output does not hold a number of whole images");
+    return -1;
+  }
+  return out->len / image;
+}
+
+/* A tuple's shards, held while the chunk is filled. */
+typedef struct {
+  Py_buffer *held;
+  Shard *shards;
+  Py_ssize_t count;
+} Shards;
+
+static void release_shards(Shards *all) {
+  for (Py_ssize_t k = 0; k < all->count; k++) PyBuffer_Release(&all->held[k]);
+  free(all->held);
+  free(all->shards);
+}
+
+/* Hold the buffers of a tuple, if it is one; 0 with an error set. */
+static int hold_shards(PyObject *tuple, Shards *all) {
+  memset(all, 0, sizeof *all);
+  if (tuple == Py_None) return 1;
+  Py_ssize_t count = PyTuple_Size(tuple);
+  if (count < 0) return 0;
+  all->held = calloc((size_t)count + 1, sizeof *all->held);
+  all->shards = calloc((size_t)count + 1, sizeof *all->shards);
+  if (all->held == NULL || all->shards == NULL) {
+    PyErr_NoMemory();
+    return 0;
+  }
+  for (; all->count < count; all->count++) {
+    PyObject *shard = PyTuple_GetItem(tuple, all->count); /* borrowed */
+    Py_buffer *held = &all->held[all->count];
+    if (shard == NULL || PyObject_GetBuffer(shard, held, PyBUF_SIMPLE) < 0) return 0;
+    all->shards[all->count] = (Shard){held->buf, (size_t)held->len};
+  }
+  return 1;
+}
+
+/* crop, mirrored, crop_scale, crop_pad, crop_pct, seed; 0 with an error set. */
+static int parse_view(PyObject *tuple, View *view) {
+  unsigned long long seed;
+  if (tuple == Py_None) return 1;
+  if (!PyTuple_Check(tuple)) {
+    PyErr_SetString(PyExc_TypeError, "a view is a tuple");
+    return 0;
+  }
+  if (!PyArg_ParseTuple(tuple, "ipdddK", &view->crop, &view->mirrored, &view->crop_scale,
+                        &view->crop_pad, &view->crop_pct, &seed))
+    return 0;
+  view->seed = seed;
+  return 1;
+}
+
+static PyObject *fill_checked(Chunk *chunk) {
+  PyObject *outcomes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)chunk->count);
+  if (outcomes == NULL) return NULL;
+  chunk->outcomes = (uint8_t *)PyByteArray_AsString(outcomes);
+  Py_BEGIN_ALLOW_THREADS
+  fill_chunk(chunk);
+  Py_END_ALLOW_THREADS
+  return Py_BuildValue("Ndd", outcomes, chunk->read_s, chunk->read_cpu_s);
+}
+
+static PyObject *fill_py(PyObject *module, PyObject *args) {
+  Py_buffer rows, stored, out;
+  PyObject *result = NULL, *drawn, *tuple;
+  int size, steps, raw;
+  long long pause_ns = 0;
+  View view;
+  Shards shards;
+  (void)module;
+  if (!PyArg_ParseTuple(args, "y*Ow*Ow*iii|L", &rows, &drawn, &stored, &tuple, &out, &size, &steps,
+                        &raw, &pause_ns))
+    return NULL;
+  Py_ssize_t count = images_in(&out, size);
+  int ready = hold_shards(tuple, &shards);
+  if (count >= 0 && ready && parse_view(drawn, &view) &&
+      holds(&rows, count * (Py_ssize_t)(sizeof(Row) / sizeof(int64_t)), "rows")) {
+    Chunk chunk = {.rows = rows.buf,
+                   .count = count,
+                   .size = size,
+                   .view = drawn == Py_None ? NULL : &view,
+                   .steps = steps,
+                   .raw = raw,
+                   .pause_ns = pause_ns > 0 && pause_ns < MOST_PAUSE_NS ? pause_ns : 0,
+                   .stored = stored.buf,
+                   .stored_bytes = (size_t)stored.len,
+                   .shards = shards.shards,
+                   .shards_count = shards.count,
+                   .out = out.buf};
+    result = fill_checked(&chunk);
+  }
+  release_shards(&shards);
+  PyBuffer_Release(&rows);
+  PyBuffer_Release(&stored);
+  PyBuffer_Release(&out);
+  return result;
+}
+
+static PyObject *portable_py(PyObject *module, PyObject *args) {
+  int only;
+  (void)module;
+  if (!PyArg_ParseTuple(args, "p", &only)) return NULL;
+  use_portable_code(only);
+  Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"decode_region", decode_region, METH_VARARGS,
+    {"decode_region", decode_region_py, METH_VARARGS,
      "decode_region(data, width, height, left, top, right, bottom, scale, out)\n"
      "-> (across, indent) or None\n\n"
      "Write the rows top to bottom of a JPEG, shrunk by scale (1, 2, 4, 8), as RGB to out. A row\n"
@@ -183,19 +171,32 @@ static PyMethodDef methods[] = {
      "whole blocks, and what it makes outside the region is not exact. The region is in pixels of\n"
      "the shrunk image; width and height are the stored image's. Room for WIDEST more pixels a\n"
      "row is always enough. None: cut off, or a kind that is not handled: decode it in full."},
+    {"fill", fill_py, METH_VARARGS,
+     "fill(rows, view, stored, shards, out, size, steps, raw, pause_ns=0)\n"
+     "-> (outcomes, seconds of reading, their CPU time)\n\n"
+     "Read (steps & READ) and show (steps & SHOW) one image for each row of 64-bit numbers: file,\n"
+     "offset, length, place in `stored`, width, height, sample, epoch, left, top, right, bottom,\n"
+     "flip. Images are JPEGs, or raw pixels. `view`, a tuple of crop (0 centre, 1 pad, 2 resized),\n"
+     "mirrored, crop_scale, crop_pad, crop_pct and seed, draws the boxes; None: those of the rows.\n"
+     "With a tuple of `shards` nothing is read: `file` is the number of one, in memory. An outcome\n"
+     "other than 0: the image is not shown. steps == SLEEP, for benchmarks: sleep for `pause_ns`\n"
+     "an image and do nothing else."},
+    {"_use_portable_code", portable_py, METH_VARARGS, "For tests: do without vector instructions."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "stoker_region", "Decode only a region of a JPEG.", -1, methods,
-    NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "stoker_region", "Make batches of images without the interpreter lock.",
+    -1, methods, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit_stoker_region(void) {
   PyObject *module = PyModule_Create(&definition);
-  if (module != NULL &&
-      (PyModule_AddIntConstant(module, "WIDEST", WIDEST) < 0 ||
-       PyModule_AddIntConstant(module, "LIBJPEG_TURBO", LIBJPEG_TURBO_VERSION_NUMBER) < 0)) {
+  if (module != NULL && (PyModule_AddIntConstant(module, "WIDEST", WIDEST) < 0 ||
+                         PyModule_AddIntConstant(module, "READ", READ) < 0 ||
+                         PyModule_AddIntConstant(module, "SHOW", SHOW) < 0 ||
+                         PyModule_AddIntConstant(module, "SLEEP", SLEEP) < 0 ||
+                         PyModule_AddIntConstant(module, "LIBJPEG_TURBO", LIBJPEG_VERSION) < 0)) {
     Py_DECREF(module);
     return NULL;
   }

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from integration.building import cannot_build
 from samples import image_folder
 from stoker.data.packing.pack import pack
 
 ROOT = Path(__file__).parents[2]
 READ = """
 import hashlib, sys
-from stoker.data.loading import render
+from stoker.data.loading import chunk_call
 from stoker.data.loading.crops import View
 from stoker.data.dataset import Dataset
 from stoker.data.loading.loader import Loader
@@ -36,35 +35,16 @@ seen = hashlib.sha256()
 for loaded in loader.batches(plan):
     seen.update(loaded.images.tobytes())
 loader.close()
-print(render.decode_region is not None, seen.hexdigest())
+print(chunk_call.extra is not None, seen.hexdigest())
 """
-
-
-def compiler() -> str | None:
-    named = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    return shutil.which(named) or shutil.which("cc")
-
-
-def compiles(source: str, folder: Path) -> bool:
-    file = folder / "trial.c"
-    file.write_text(source)
-    command = [str(compiler()), "-fsyntax-only", f"-I{sysconfig.get_path('include')}", str(file)]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture(scope="module")
 def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder to put on PYTHONPATH that holds the extra."""
     place = tmp_path_factory.mktemp("extra")
-    if compiler() is None:
-        pytest.skip("no C compiler: apt-get install gcc")
-    if not compiles("#include <Python.h>\n", place):
-        pytest.skip("no Python headers: apt-get install python3-dev")
-    if not compiles("#include <stdio.h>\n#include <jpeglib.h>\n", place):
-        pytest.skip("no headers of libjpeg-turbo: apt-get install libjpeg62-turbo-dev")
-    missing = [name for name in ("pip", "setuptools") if importlib.util.find_spec(name) is None]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    if why := cannot_build(place, "pip", "setuptools"):
+        pytest.skip(why)
     shutil.copytree(ROOT / "extensions" / "region", place / "source")
     # What is installed here builds it: a test fetches nothing.
     options = ["--no-build-isolation", "--no-deps", "--no-index", "-q", "-w", str(place)]
@@ -86,7 +66,7 @@ def test_its_own_tests_pass_and_none_is_skipped(extra: Path) -> None:
         f"tests/unit/data/{name}.py"
         for name in (
             *("images/test_region_extra", "images/test_jpeg_region", "images/test_jpeg_rows"),
-            "loading/test_render",
+            *("loading/test_render", "loading/test_chunk_call"),
         )
     ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]

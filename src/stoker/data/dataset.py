@@ -46,19 +46,19 @@ class Damaged(StokerError):
 class OpenShard:
     """A shard that is open for reading; closed when no thread refers to it any more."""
 
-    _handle = -1
+    handle = -1
 
     def __init__(self, path: Path) -> None:
-        self._handle = os.open(path, os.O_RDONLY)
-        self.size = os.fstat(self._handle).st_size
+        self.handle = os.open(path, os.O_RDONLY)
+        self.size = os.fstat(self.handle).st_size
 
     def read(self, into: memoryview, offset: int) -> int:
         reach("read")
-        return os.preadv(self._handle, [into], offset)
+        return os.preadv(self.handle, [into], offset)
 
     def __del__(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
+        if self.handle >= 0:
+            os.close(self.handle)
 
 
 class Dataset:
@@ -150,7 +150,7 @@ class SplitIndex:
         size = int(self.length[sample])
         view = memoryview(bytearray(size) if into is None else into)[:size]
         try:
-            read = self._open(int(self.shard[sample])).read(view, int(self.offset[sample]))
+            read = self.open_shard(int(self.shard[sample])).read(view, int(self.offset[sample]))
         except OSError as error:
             raise StokerError(f"cannot read {self.origin_of(sample)}: {error}") from error
         if read != size:
@@ -160,7 +160,7 @@ class SplitIndex:
     def whole_shard(self, number: int, into: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """All bytes of a shard, at the start of `into` if it is large enough, else of a new buffer.
         Raises StokerError where they cannot be read."""
-        opened = self._open(number)
+        opened = self.open_shard(number)
         path = self.folder / self.shards[number]["name"]
         if into is None or len(into) < opened.size:
             into = np.empty(opened.size, np.uint8)
@@ -180,7 +180,8 @@ class SplitIndex:
         pixels = self.widths.astype(np.int64) * self.heights
         return int(self.length.max(initial=0)), 3 * int(pixels.max(initial=0))
 
-    def _open(self, number: int) -> OpenShard:
+    def open_shard(self, number: int) -> OpenShard:
+        """A shard, open for reading. Raises StokerError where it is missing or of another size."""
         with self._lock:
             if number in self._opened:
                 self._opened.move_to_end(number)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import stoker
-from stoker.data.images.jpeg_region import WHY_NOT
+from stoker.data.loading.chunk_call import WHY_NOT
 from stoker.host import proc
 from stoker.host.counters import Machine, kernel_text
 from stoker.host.limits import usable_cores, usable_memory
@@ -76,7 +76,7 @@ class Environment:
     avx2: bool | None
     memory: int
     region: str
-    """Why crops are not decoded by region; empty where they are."""
+    """Why the compiled extra does not make batches; empty where it does."""
     shm: int | None = None
     open_files: int | None = None
     synchronised: bool | None = None

@@ -148,6 +148,7 @@ def test_lines_golden() -> None:
         ("loader begins",),
         ("not measured", "a reason"),
         ("loader", LOADING),
+        ("loader", replace(LOADING, plain=Pass(160, 10**7, 1.0, 2.0))),
         ("compute begins", recipe, 2, 11_700_000),
         ("compute", slow),
         ("compute", fast),

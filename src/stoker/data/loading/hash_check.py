@@ -32,10 +32,20 @@ class HashCheck:
 
     def check(self, sample: int, data: memoryview) -> None:
         """Raise ValueError where the stored bytes of a sample do not match its hash."""
+        if not self.matches(sample, data):
+            raise ValueError(MISMATCH)
+
+    def matches(self, sample: int, data: memoryview) -> bool:
+        """Whether the stored bytes of a sample match its hash, or have matched it before."""
         if not self._matched[sample]:
-            if not self._matches(sample, data):
-                raise ValueError(MISMATCH)
+            if not self._equals(sample, data):
+                return False
             self._matched[sample] = 1
+        return True
+
+    def all_matched(self, samples: list[int]) -> bool:
+        """Whether all of these samples have matched before."""
+        return all(self._matched[sample] for sample in samples)
 
     def check_shard(self, number: int, data: memoryview) -> None:
         """Compare a whole shard once: by its own hash, and if that differs, image by image."""
@@ -47,11 +57,11 @@ class HashCheck:
             if sha256(data).hexdigest() != self._split.shards[number]["sha256"]:
                 for sample in range(self._first[number], self._first[number + 1]):
                     offset, length = self._split.offset[sample], self._split.length[sample]
-                    if not self._matches(sample, data[offset : offset + length]):
+                    if not self._equals(sample, data[offset : offset + length]):
                         self.damaged.add(sample)
             self._shards.add(number)
 
-    def _matches(self, sample: int, data: memoryview) -> bool:
+    def _equals(self, sample: int, data: memoryview) -> bool:
         assert self._hashes is not None
         begin = sample * HASH_BYTES
         return sha256(data).digest()[:HASH_BYTES] == self._hashes[begin : begin + HASH_BYTES]

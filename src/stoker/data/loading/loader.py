@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import cv2
@@ -25,14 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data.dataset import SplitIndex
+from stoker.data.loading import chunk_call
+from stoker.data.loading.chunk_call import ChunkCall
 from stoker.data.loading.crops import Boxes, View, boxes
 from stoker.data.loading.damage import Damage
 from stoker.data.loading.hash_check import MISMATCH, HashCheck
 from stoker.data.loading.order import Arrangement
-from stoker.data.loading.render import RENDERERS, scratch
+from stoker.data.loading.render import RENDERERS, render_jpeg, scratch
 from stoker.data.loading.small_images import CACHE_BYTES, SmallImages, suits
 from stoker.errors import StokerError
-from stoker.faults import reach
+from stoker.faults import is_armed, reach
 from stoker.host.limits import usable_cores
 from stoker.recipe.schedule import Batch, cuts
 
@@ -116,13 +119,15 @@ class LoaderOptions:
     """Memory for whole shards of small images; sets that need more are read image by image."""
     on_damage: str = "stop"
     """`substitute` shows another image in place of a damaged one."""
+    compiled: bool = True
+    """Use the compiled extra where it is installed; the bytes are the same without it."""
     check_hashes: bool = True
     """Compare each image with its hash when it is first read."""
     report: Callable[[str], None] = lambda message: None
     """Called with a message for each damaged image that was replaced."""
     read: Callable[[int, bytearray], memoryview] | None = None
     """Returns a sample's stored bytes; without it they are read from the split's shards."""
-    fill: Callable[[Loaded, Boxes, int, int], ReadSeconds] | None = None
+    fill: Callable[[Loaded, Boxes | None, int, int], ReadSeconds] | None = None
     """Makes the images from one number to another in place of reading and decoding."""
 
 
@@ -157,10 +162,16 @@ class Loader:
         self.rank, self.world, self.prefetch, self.options = rank, world, prefetch, options
         self._damage = Damage(split, options.on_damage == "substitute")
         self._render = RENDERERS[split.codec]
+        if not options.compiled and split.codec != "raw":
+            self._render = partial(render_jpeg, compiled=False)
         self._hashes = HashCheck(split, options.check_hashes)
         self._read = options.read or split.bytes_of
         fits = suits(split, getattr(order, "lanes", 1), options.cache_bytes)
         self._small = SmallImages(split, options.cache_bytes, self._hashes) if fits else None
+        compiled = options.compiled and chunk_call.extra is not None and not is_armed("read")
+        self._chunks = ChunkCall(split, view, self._hashes, options.read) if compiled else None
+        # A task hands the lock over a few times: with the extra that is most of its handovers.
+        self._chunk = (SMALL_CHUNK if fits else CHUNK) * (2 if compiled else 1)
         self._largest = split.largest[0]
         self._memory = options.memory()
         # OpenCV's own threads would compete with ours for the same cores.
@@ -213,12 +224,11 @@ class Loader:
         began, cpu_began = time.perf_counter(), time.thread_time()
         batch, count = loaded.batch, len(loaded.images)
         samples, epochs = self.order.part(batch.position, batch.size, begin, begin + count)
-        sizes = self.split.widths[samples], self.split.heights[samples]
-        crops = boxes(self.view, batch.image_size, samples, epochs, *sizes)
+        crops = self._crops(batch.image_size, samples, epochs)
         loaded.samples, loaded.epochs = samples, epochs
         loaded.labels = self.split.labels[samples]
         loaded.drawn = self.options.draw(batch, samples, epochs)
-        chunk = SMALL_CHUNK if self._small else CHUNK
+        chunk = self._chunk
         # Before this task ends: a thread that has waited for it then waits for these.
         loaded.futures.extend(
             self._threads.submit(self._run, loaded, crops, start, min(start + chunk, count))
@@ -230,7 +240,17 @@ class Loader:
         ahead = batch.position + LOOK_AHEAD * batch.size
         self._threads.submit(self.order.look_ahead, ahead, batch.size)
 
-    def _run(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> None:
+    def _crops(self, image_size: int, samples: Ints, epochs: Ints) -> Boxes | None:
+        """The boxes of some samples; None where the call that shows them draws them."""
+        if self._chunks and self.options.fill is None:
+            return None
+        return self._boxes(image_size, samples, epochs)
+
+    def _boxes(self, image_size: int, samples: Ints, epochs: Ints) -> Boxes:
+        sizes = self.split.widths[samples], self.split.heights[samples]
+        return boxes(self.view, image_size, samples, epochs, *sizes)
+
+    def _run(self, loaded: Loaded, crops: Boxes | None, start: int, stop: int) -> None:
         """Make the images from start to stop, and record the seconds that it took."""
         began, cpu_began = time.perf_counter(), time.thread_time()
         reach("decode")
@@ -239,38 +259,54 @@ class Loader:
         wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
         loaded.chunk_seconds.append((read_s, wall_s - read_s, cpu_s, read_cpu_s))
 
-    def _fill_small(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
+    def _fill_small(
+        self, loaded: Loaded, crops: Boxes | None, start: int, stop: int
+    ) -> ReadSeconds:
         """Many images by one call. The CPU time of reading is not measured and counts as 0."""
         assert self._small is not None
         some = slice(start, stop)
         samples, images = loaded.samples[some], loaded.images[some]
-        read_s = self._small.fill(samples, crops.edges[some], crops.flip[some], images)
+        if crops is None:
+            read_s = self._small.fill_drawn(samples, loaded.epochs[some], self.view, images)
+        else:
+            read_s = self._small.fill(samples, crops.edges[some], crops.flip[some], images)
         if self._hashes.damaged:
             for number, sample in enumerate(samples.tolist(), start):
                 if sample in self._hashes.damaged:
                     self._substitute(loaded, number, ValueError(MISMATCH))
         return read_s, 0.0
 
-    def _fill_each(self, loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
-        samples = loaded.samples[start:stop]
+    def _fill_each(self, loaded: Loaded, crops: Boxes | None, start: int, stop: int) -> ReadSeconds:
+        """Images of any size: by one call where the extra is in use, what is left one by one."""
         read_s, read_cpu_s, clock, cpu_clock = 0.0, 0.0, time.perf_counter, time.thread_time
+        samples, epochs = loaded.samples[start:stop], loaded.epochs[start:stop]
+        numbers: Sequence[int] = range(start, stop)
+        if crops is None:
+            assert self._chunks is not None
+            rest, read_s, read_cpu_s = self._chunks.fill(samples, epochs, loaded.images[start:stop])
+            if not rest:
+                return read_s, read_cpu_s
+            numbers, samples, epochs = [start + k for k in rest], samples[rest], epochs[rest]
+            crops = self._boxes(loaded.batch.image_size, samples, epochs)
+        else:
+            crops = Boxes(crops.edges[start:stop], crops.flip[start:stop])
         rows = zip(
+            numbers,
             samples.tolist(),
             self.split.widths[samples].tolist(),
             self.split.heights[samples].tolist(),
-            crops.edges[start:stop].tolist(),
-            crops.flip[start:stop].tolist(),
-            loaded.images[start:stop],
+            crops.edges.tolist(),
+            crops.flip.tolist(),
             strict=True,
         )
         buffer, check = scratch(self._largest, "stored"), self._hashes.check
-        for number, (sample, width, height, box, flip, out) in enumerate(rows, start):
+        for number, sample, width, height, box, flip in rows:
             began, cpu_began = clock(), cpu_clock()
             data = self._read(sample, buffer)
             read_s, read_cpu_s = read_s + clock() - began, read_cpu_s + cpu_clock() - cpu_began
             try:
                 check(sample, data)
-                self._render(data, width, height, box, flip, out)
+                self._render(data, width, height, box, flip, loaded.images[number])
             except (ValueError, cv2.error) as error:
                 self._substitute(loaded, number, error)
         return read_s, read_cpu_s

@@ -102,28 +102,35 @@ class Order:
         return ids
 
     def look_ahead(self, position: int, size: int) -> None:
-        """Compute the windows of a later batch: a new epoch needs a new one in every lane."""
-        self.samples_at(np.arange(position, position + size, dtype=np.int64))
+        """Compute the windows of a later batch: a new epoch needs a new one in every lane. The
+        first and the last positions of the lanes are enough, unless a batch has whole windows."""
+        end = position + size
+        edges = {*range(position, min(position + self.lanes, end))}
+        edges.update(range(max(end - self.lanes, position), end))
+        self.samples_at(np.array(sorted(edges), dtype=np.int64))
 
     def samples_at(self, positions: Ints) -> Ints:
         """The sample id at each global position."""
         ids = np.empty(len(positions), dtype=np.int64)
         epochs, lanes = positions // self.samples, positions % self.lanes
-        for epoch in np.unique(epochs):
-            plan = self.plan(int(epoch))
+        # Sets, because np.unique lets go of the interpreter lock several times.
+        for epoch in sorted(set(epochs.tolist())):
+            plan = self.plan(epoch)
             rows = np.flatnonzero(epochs == epoch)
             offsets = (positions[rows] - plan.lane_first[lanes[rows]]) // self.lanes
             numbers = offsets // self.window
             keys = lanes[rows] * (self.samples + 1) + numbers
-            for key in np.unique(keys):
-                lane, number = divmod(int(key), self.samples + 1)
-                mask, window = keys == key, self._window(int(epoch), lane, number)
+            for key in sorted(set(keys.tolist())):
+                lane, number = divmod(key, self.samples + 1)
+                mask, window = keys == key, self._window(epoch, lane, number)
                 ids[rows[mask]] = window[offsets[mask] - number * self.window]
         return ids
 
     def arranged(self, position: int, size: int) -> Ints:
         """The positions of a batch, lane by lane; each rank takes a contiguous part of them."""
         positions = np.arange(position, position + size, dtype=np.int64)
+        if self.lanes == 1:
+            return positions
         return positions[np.argsort(positions % self.lanes, kind="stable")]
 
     def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]:

@@ -31,13 +31,20 @@ _scratch = threading.local()
 
 
 def render_jpeg(
-    data: memoryview, width: int, height: int, box: list[int], flip: bool, out: Pixels
+    data: memoryview,
+    width: int,
+    height: int,
+    box: list[int],
+    flip: bool,
+    out: Pixels,
+    compiled: bool = True,
 ) -> None:
+    """Write a box of a JPEG into `out`; not by the compiled extra where `compiled` is not set."""
     left, top, right, bottom = box
     scale = dct_scale(right - left, bottom - top, out.shape[0])
     # A box that reaches outside needs the whole image, which is mirrored there.
     inside = left >= 0 and top >= 0 and right <= width and bottom <= height
-    if inside and decode_region is not None:
+    if inside and compiled and decode_region is not None:
         left, top, right, bottom = (edge // scale for edge in box)
         buffer = scratch((right - left + WIDEST) * (bottom - top) * 3)
         region = decode_region(data, width, height, left, top, right, bottom, scale, buffer)

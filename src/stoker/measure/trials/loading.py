@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.data.dataset import Dataset, SplitIndex
+from stoker.data.loading import chunk_call
 from stoker.data.loading.crops import Boxes, View
 from stoker.data.loading.loader import CHUNK, DEFAULTS, Loaded, Loader, LoaderOptions, ReadSeconds
 from stoker.data.loading.order import Order, lanes_for
@@ -99,6 +100,15 @@ class LoadingSpeed:
     """Shards that were used."""
     of_shards: int
     passes: dict[str, Pass] = field(default_factory=dict)
+    plain: Pass | None = None
+    """Decoding without the compiled extra; None where the extra is not in use."""
+
+    @property
+    def extra_gain(self) -> float | None:
+        """Images a CPU second with the compiled extra, as a multiple of those without it."""
+        if self.plain is None:
+            return None
+        return self.passes["decode"].images_per_cpu_s / max(self.plain.images_per_cpu_s, 1e-9)
 
     @property
     def was_cold(self) -> bool:
@@ -234,21 +244,24 @@ class Bench:
         size = self.setting.image_size
         image = np.full((1, size, size, 3), 127, dtype=np.uint8)
 
-        def copy(loaded: Loaded, crops: Boxes, start: int, stop: int) -> ReadSeconds:
+        def copy(loaded: Loaded, crops: Boxes | None, start: int, stop: int) -> ReadSeconds:
             np.copyto(loaded.images[start:stop], image)
             return 0.0, 0.0
 
         return self.load(self.count, options=LoaderOptions(fill=copy))
 
-    def decode(self) -> Pass:
+    def decode(self, compiled: bool = True) -> Pass:
         """A loader that takes stored bytes from memory: as many whole batches as fit there."""
         totals = np.cumsum(self.split.length[self.samples].astype(np.int64))
         images = max(int((totals <= IN_MEMORY).sum()), 1)
         if images < self.count:
             images = max(images // self.batch, 1) * self.batch
         stored = {s: bytes(self.split.bytes_of(s)) for s in self.samples[:images].tolist()}
-        options = LoaderOptions(read=lambda sample, buffer: memoryview(stored[sample]))
-        return self.load(images, options=options)
+
+        def read(sample: int, buffer: bytearray) -> memoryview:
+            return memoryview(stored[sample])
+
+        return self.load(images, options=LoaderOptions(read=read, compiled=compiled))
 
 
 def measure_loading(
@@ -283,11 +296,13 @@ def measure_loading(
         len(bench.files),
         len(split.shards),
         passes,
+        bench.decode(compiled=False) if chunk_call.extra is not None else None,
     )
 
 
 def as_data(speed: LoadingSpeed) -> dict[str, Any]:
-    facts = {key: fact for key, fact in vars(speed).items() if key not in ("setting", "passes")}
+    nested = ("setting", "passes", "plain")
+    facts = {key: fact for key, fact in vars(speed).items() if key not in nested}
     rates = ("images_per_s", "images_per_cpu_s", "mb_per_s")
     stages = {
         name: vars(stage) | {rate: getattr(stage, rate) for rate in rates}
@@ -297,5 +312,6 @@ def as_data(speed: LoadingSpeed) -> dict[str, Any]:
         "was_cold": speed.was_cold,
         "bound_by": speed.bound_by,
         "first_epoch_times_as_long": speed.first_epoch if speed.was_cold else None,
+        "extra_gain": speed.extra_gain,
     }
     return facts | vars(speed.setting) | {"threads": speed.threads} | verdict | {"stages": stages}

@@ -12,6 +12,7 @@ from disks import small_file_system
 from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import CODECS, Storage
+from stoker.data.loading import chunk_call
 from stoker.data.packing.pack import pack
 from stoker.host.page_cache import bytes_from_storage, cached_share, drop
 from stoker.measure.trials.loading import (
@@ -130,3 +131,21 @@ def test_every_codec_is_measured(codec: str, tmp_path: Path) -> None:
     kept = pack(folder, tmp_path / "packed", storage=Storage(codec=codec), workers=1)
     speed = measure_loading(Dataset(kept), replace(QUICK, seconds=60))
     assert speed.passes["loader warm"].images == 16
+
+
+def test_what_the_compiled_extra_brings_is_measured_where_it_is_in_use(
+    packed: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = replace(QUICK, seconds=60)
+    with monkeypatch.context() as patch:
+        patch.setattr(chunk_call, "extra", None)
+        speed = measure_loading(packed, setting)
+    assert speed.plain is speed.extra_gain is None
+    with_plain = replace(speed, plain=replace(speed.passes["decode"], cpu_s=6.0))
+    with_plain.passes["decode"] = replace(speed.passes["decode"], cpu_s=4.0)
+    assert with_plain.extra_gain == pytest.approx(1.5)
+    assert as_data(with_plain)["extra_gain"] == pytest.approx(1.5)
+    if chunk_call.extra is not None:
+        speed = measure_loading(packed, setting)
+        assert speed.plain is not None
+        assert speed.plain.images == 44
