@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,20 +13,39 @@ from torch.optim import Optimizer
 from stoker.recipe.recipe import Recipe
 
 
-def build_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
-    """SGD with Nesterov momentum, or AdamW; biases and norms have no weight decay."""
+def parameter_groups(recipe: Recipe, model: nn.Module) -> list[dict[str, Any]]:
+    """The weights that are trained: kernels, then biases and norms, which have no weight decay."""
     kernels = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
     others = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
-    groups = [
+    return [
         {"params": kernels, "weight_decay": recipe.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    # On a GPU only fused optimisers can skip a step by a flag that is on the device.
-    fused = True if any(p.is_cuda for p in kernels) else None
+
+
+def build_optimizer(recipe: Recipe, model: nn.Module, fused: bool | None = None) -> Optimizer:
+    """SGD with Nesterov momentum, or AdamW. `fused`: None means on a GPU, where only fused
+    optimisers can skip a step by a flag that is on the device."""
+    groups = parameter_groups(recipe, model)
+    if fused is None and any(p.is_cuda for p in model.parameters()):
+        fused = True
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=1.0, betas=(recipe.momentum, 0.999), fused=fused)
     nesterov = recipe.momentum > 0
-    return torch.optim.SGD(groups, lr=1.0, momentum=recipe.momentum, nesterov=nesterov, fused=fused)
+    sgd = torch.optim.SGD(groups, lr=1.0, momentum=recipe.momentum, nesterov=nesterov, fused=fused)
+    fill_momentum(sgd)
+    return sgd
+
+
+def fill_momentum(optimizer: Optimizer) -> None:
+    """Give each weight of a fused SGD that has no momentum yet one of zero. PyTorch allocates it in
+    step 1 without a value, and if that step is skipped on the device it never gets one."""
+    if not isinstance(optimizer, torch.optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        for weight in group["params"] if group["fused"] and group["momentum"] else []:
+            if optimizer.state[weight].get("momentum_buffer") is None:
+                optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
