@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from figures import spread_text
-from loop import build_loop
 from stoker.data.loading.loader import BatchMemory, Loaded
+from stoker.doctor.selftest.loop_ratio import build_loop
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch
 from stoker.survive.divergence import LATE_STEPS, Sentinel

@@ -188,6 +188,16 @@ def _out_of_memory(fault: Fault, value: Any) -> Any:
     raise MemoryError(f"injected fault: out of memory at {fault.at}")
 
 
+def _exhaust(fault: Fault, value: Any) -> Any:
+    """Allocate memory of the GPU until PyTorch raises its own error. Without a GPU: MemoryError."""
+    import torch
+
+    blocks = []
+    while torch.cuda.is_available():
+        blocks.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
+    return _out_of_memory(fault, value)
+
+
 ACTIONS: dict[str, Callable[[Fault, Any], Any]] = {
     "kill": _signal(signal.SIGKILL),
     "abort": _signal(signal.SIGABRT),
@@ -198,6 +208,7 @@ ACTIONS: dict[str, Callable[[Fault, Any], Any]] = {
     "nan": lambda fault, value: value * float("nan"),
     "huge": lambda fault, value: value * 1000,
     "oom": _out_of_memory,
+    "exhaust": _exhaust,
     "full": _refuse(errno.ENOSPC),
     "quota": _refuse(errno.EDQUOT),
     "unable": _refuse(errno.ENOSYS),

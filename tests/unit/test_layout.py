@@ -50,6 +50,7 @@ FLOORS = {
     "use": 7,
     "study": 7,
     "doctor": 7,
+    "doctor.selftest": 7.1,
     "plan": 8,
     "show": 9,
     "track": 9,

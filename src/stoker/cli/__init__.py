@@ -24,6 +24,7 @@ VERBS = {
     "pack": "convert images into a packed set, and report bad images",
     "verify": "check every hash of a packed set, or of a run's checkpoints",
     "doctor": "measure this machine, and predict training speed and its limit",
+    "selftest": "check on this machine what Stoker promises, on a GPU or without",
     "bench": "measure how fast a packed set loads, and what limits that",
     "explain": "show what a run did, where its time went and what limited it",
     "show-config": "print the resolved recipe, each value with its origin",

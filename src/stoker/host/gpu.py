@@ -176,3 +176,15 @@ def over_time(readings: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str,
                 facts[name] = round(fmean(values), 3) if name in MEANS else max(values)
         summaries.append(facts)
     return summaries
+
+
+def pcie_link(domain: int, bus: int, device: int, root: str = "/sys/bus/pci/devices") -> str | None:
+    """Speed and width of a GPU's link to the host now, such as `16.0 GT/s x16`; None where the
+    kernel does not say. An idle GPU may have slowed its link down."""
+    folder = Path(root) / f"{domain:04x}:{bus:02x}:{device:02x}.0"
+    with suppress(OSError):
+        speed, width = (
+            (folder / f"current_link_{name}").read_text().strip() for name in ("speed", "width")
+        )
+        return f"{speed.removesuffix(' PCIe')} x{width}"
+    return None

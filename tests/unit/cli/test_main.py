@@ -36,6 +36,8 @@ ANSWERS = {
     "train x --pretrained": BAD_REQUEST,
     "train x --model resnet51": BAD_REQUEST,
     "doctor --model resnet51": BAD_REQUEST,
+    "selftest --help": FINISHED,
+    "selftest --minutes 0": BAD_REQUEST,
 }
 """What is said without touching an image or a network."""
 
@@ -139,7 +141,10 @@ def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture
         ("pakc", "did you mean 'pack'?"),
         ("explian", "did you mean 'explain'?"),
         ("show_config", "did you mean 'show-config'?"),
-        ("xyzzy", "the verbs are train, pack, verify, doctor, bench, explain, show-config"),
+        (
+            "xyzzy",
+            "the verbs are train, pack, verify, doctor, selftest, bench, explain, show-config",
+        ),
     ],
 )
 def test_an_unknown_verb_is_answered_with_the_nearest(
