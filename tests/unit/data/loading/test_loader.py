@@ -17,8 +17,8 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, LoaderOptions, Pixels, PlainMemory
-from stoker.data.loading.order import Order
+from stoker.data.loading.loader import DECODERS, Loader, LoaderOptions, Pixels, PlainMemory
+from stoker.data.loading.order import InOrder, Order
 from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
 from stoker.recipe.recipe import Phase, Recipe
@@ -308,3 +308,43 @@ class TestDamage:
         (hurt / "train" / "00003.tar").unlink()
         with pytest.raises(StokerError, match=r"train/00003\.tar"):
             made(Dataset(hurt))
+
+
+class TestDrawnAhead:
+    """What a step needs of a batch is drawn by the threads, not by the one that trains."""
+
+    def test_numbers_of_a_batch_come_with_it(self, sets: dict[str, Dataset]) -> None:
+        threads: set[str] = set()
+
+        def draw(batch: Batch, samples: Any, epochs: Any) -> list[int]:
+            threads.add(threading.current_thread().name)
+            return [batch.step, *(samples + 1000 * epochs).tolist()]
+
+        reader = loader(sets["jpeg"], options=LoaderOptions(draw=draw))
+        for batch in reader.batches(timeline(sets["jpeg"]).batches()):
+            expected = (batch.samples + 1000 * batch.epochs).tolist()
+            assert batch.drawn == [batch.batch.step, *expected]
+        reader.close()
+        assert all(name.startswith(DECODERS) for name in threads)
+
+    def test_the_order_is_computed_by_the_threads(self, sets: dict[str, Dataset]) -> None:
+        names: list[str] = []
+
+        class Watched(InOrder):
+            def part(self, *numbers: int) -> Any:
+                names.append(threading.current_thread().name)
+                return super().part(*numbers)
+
+        split = sets["raw"].split("train")
+        reader = Loader(split, Watched(), TRAINING["raw"], threads=2)
+        assert len(list(reader.batches([Batch(0, 0, 8, 24), Batch(1, 8, 8, 24)]))) == 2
+        reader.close()
+        assert len(names) == 2
+        assert all(name.startswith(DECODERS) for name in names)
+
+    def test_an_error_there_reaches_the_thread_that_waits(self, sets: dict[str, Dataset]) -> None:
+        def fail(batch: Batch, samples: Any, epochs: Any) -> None:
+            raise StokerError("no numbers")
+
+        with pytest.raises(StokerError, match="no numbers"):
+            made(sets["raw"], options=LoaderOptions(draw=fail))
