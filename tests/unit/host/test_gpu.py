@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from stoker.host.gpu import Gpus, over_time, visible
+from stoker.host.gpu import Gpus, over_time, pcie_link, visible
 
 
 class FakeNvml:
@@ -156,3 +157,13 @@ def test_a_real_gpu_reports() -> None:
     assert 0 <= readings[0]["busy"] <= 1
     assert 0 < readings[0]["used_bytes"] <= readings[0]["total_bytes"]
     assert 0 < readings[0]["sm_clock_mhz"] <= readings[0]["sm_clock_most_mhz"]
+
+
+def test_the_link_of_a_gpu_is_read_from_the_kernel(tmp_path: Path) -> None:
+    folder = tmp_path / "0000:3b:00.0"
+    folder.mkdir()
+    assert pcie_link(0, 0x3B, 0, str(tmp_path)) is None
+    (folder / "current_link_speed").write_text("16.0 GT/s PCIe\n")
+    (folder / "current_link_width").write_text("8\n")
+    assert pcie_link(0, 0x3B, 0, str(tmp_path)) == "16.0 GT/s x8"
+    assert pcie_link(0, 0x3C, 0, str(tmp_path)) is None
