@@ -180,6 +180,30 @@ class TestWhat:
         with pytest.raises(MemoryError, match="forward"):
             reach("forward")
 
+    def test_without_a_gpu_exhausted_memory_is_the_hosts(self, arm: Arm) -> None:
+        arm({"fault": "exhaust", "at": "forward"})
+        with pytest.raises(MemoryError, match="forward"):
+            reach("forward")
+
+    def test_memory_of_a_gpu_is_allocated_until_pytorch_refuses(
+        self, arm: Arm, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import torch
+
+        blocks = iter([1, 2, 3])
+
+        def empty(size: int, **kind: object) -> int:
+            if (block := next(blocks, None)) is None:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return block
+
+        arm({"fault": "exhaust", "at": "forward"})
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch, "empty", empty)
+        with pytest.raises(torch.OutOfMemoryError):
+            reach("forward")
+        assert next(blocks, None) is None
+
     def test_a_value_is_spoilt_once(self, arm: Arm) -> None:
         arm({"fault": "nan", "at": "here", "count": 2})
         values = [reach("here", 2.5) for _ in range(3)]
@@ -260,7 +284,7 @@ class TestWhat:
     def test_every_action_is_tested(self) -> None:
         # "kill" is in tests/chaos/test_kill_fault.py.
         tried = {"kill", "term", "stall", "nan", "huge", "oom", "full", "quota", "unable"}
-        assert set(faults.ACTIONS) == {*tried, "forbidden", "hog", "neighbours"}
+        assert set(faults.ACTIONS) == {*tried, "exhaust", "forbidden", "hog", "neighbours"}
 
 
 def test_passing_a_place_costs_next_to_nothing(arm: Arm) -> None:

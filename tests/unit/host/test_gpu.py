@@ -20,6 +20,7 @@ from stoker.host.gpu import (
     Gpus,
     gpus_at_hand,
     over_time,
+    pcie_link,
     visible,
     wait_for,
 )
@@ -261,3 +262,13 @@ def test_a_signal_is_handled_while_an_event_never_passes() -> None:
     finally:
         timer.cancel()
         signal.signal(signal.SIGUSR2, before)
+
+
+def test_the_link_of_a_gpu_is_read_from_the_kernel(tmp_path: Path) -> None:
+    folder = tmp_path / "0000:3b:00.0"
+    folder.mkdir()
+    assert pcie_link(0, 0x3B, 0, str(tmp_path)) is None
+    (folder / "current_link_speed").write_text("16.0 GT/s PCIe\n")
+    (folder / "current_link_width").write_text("8\n")
+    assert pcie_link(0, 0x3B, 0, str(tmp_path)) == "16.0 GT/s x8"
+    assert pcie_link(0, 0x3C, 0, str(tmp_path)) is None

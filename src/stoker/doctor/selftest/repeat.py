@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from stoker.doctor.selftest.commands import Train
-from stoker.doctor.selftest.rows import Measured, Setup
+from stoker.doctor.selftest.rows import Measured, NotRun, Setup
 from stoker.errors import FINISHED
 
 FLAGS = (
@@ -25,6 +25,8 @@ def first_run(setup: Setup) -> Train:
 
 def measure_repeat(setup: Setup) -> Measured:
     """Two runs of one command, in two folders."""
+    if setup.quick:
+        raise NotRun("--quick leaves it to repeat-kill, which compares two runs as well")
     one, other = first_run(setup), Train(setup, "repeat-2", FLAGS)
     other.require(other.finish(), [FINISHED])
     equal = one.weights() == other.weights()
