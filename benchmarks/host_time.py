@@ -43,16 +43,16 @@ KERNELS = ("_fused_sgd_", "_foreach_norm", "_foreach_mul_", "_foreach_lerp_", "_
 
 
 class KernelTime:
-    """CPU seconds in the kernels over all tensors and in the loss. A CPU computes these tensor by
-    tensor; a GPU is given a few launches instead."""
+    """CPU seconds in the kernels over all tensors, in the loss and in what replaces backward. A CPU
+    computes these tensor by tensor; a GPU is given a few launches instead."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         for name in KERNELS:
-            setattr(torch, name, self._timed(getattr(torch, name)))
-        step_module.cross_entropy = self._timed(step_module.cross_entropy)
+            setattr(torch, name, self.timed(getattr(torch, name)))
+        step_module.cross_entropy = self.timed(step_module.cross_entropy)
 
-    def _timed(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             began = time.thread_time()
             out = kernel(*args, **kwargs)
@@ -137,9 +137,9 @@ def measure(recipe: Recipe, steps: int) -> list[tuple[float, float]]:
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.grad = gradient
 
-    Tensor.backward = backward  # type: ignore[assignment, method-assign]
     with tempfile.TemporaryDirectory() as name:
         loader = Prepared(recipe)
+        Tensor.backward = loader.kernels.timed(backward)  # type: ignore[method-assign]
         loop = build_loop(recipe, steps, Path(name), model, loader, Ranks.join())
         torch.set_num_threads(1)
         step, groups = loop.step, loop.state.optimizer.param_groups

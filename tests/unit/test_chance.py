@@ -149,3 +149,9 @@ def test_permutations_of_neighbouring_epochs_share_no_more_than_chance():
 
 def test_words_are_hashed_by_their_bytes():
     assert chance.hash_of("é") == chance.hash_of(zlib.crc32("é".encode()))
+
+
+@pytest.mark.exact
+@given(st.lists(st.integers(-(2**70), 2**70) | st.text(max_size=9), max_size=6))
+def test_a_seed_is_the_hash_of_its_parts(parts: list[int | str]) -> None:
+    assert chance.seed_of(*parts) == int(chance.hash_of(*parts)[0] >> np.uint64(1))
