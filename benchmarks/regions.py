@@ -2,10 +2,10 @@
 
     python benchmarks/regions.py IMAGES [--images 300] [--rounds 60] [--rows 1 2 4 8]
 
-IMAGES is a folder of photographs, or a tar of them. They are stored unchanged, with the longer
-side at 500 pixels and with the shorter side at 256 (quality 90), without and with restart markers.
-Each store is decoded in full, by its markers, and with the compiled extra where it is installed,
-which begins at a marker where there are any. Rounds of one batch of 50 are interleaved. A ratio is
+IMAGES is a folder of photographs, or a tar of them. They are stored unchanged, with the longer side
+at 500 pixels and with the shorter side at 256 (quality 90), without and with restart markers. Each
+store is decoded in full, by its markers, and with the compiled extra where it is installed, which
+begins at a marker where there are any. Rounds of one batch of 50 are interleaved. A ratio is
 computed within its round, to full decodes of the store without markers. The spread is from the
 lower to the upper quartile. CPU time is user and system time of all threads.
 """

@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { LARGEST_JPEG = 65500 };
+
 static double seconds(clockid_t clock) {
   struct timespec now;
   clock_gettime(clock, &now);
@@ -87,7 +89,9 @@ static Outcome show_jpeg(Chunk *chunk, Resizer *resizer, const Row *row, const u
   int64_t width = (row->width + scale - 1) / scale, height = (row->height + scale - 1) / scale;
   Box box = {floor_of(row->box.left, scale), floor_of(row->box.top, scale),
              floor_of(row->box.right, scale), floor_of(row->box.bottom, scale)};
-  if (!is_shown(box.right - box.left, box.bottom - box.top, chunk->size)) return NOT_HANDLED;
+  if (row->width > LARGEST_JPEG || row->height > LARGEST_JPEG ||
+      !is_shown(box.right - box.left, box.bottom - box.top, chunk->size))
+    return NOT_HANDLED;
   /* A box that reaches outside needs the whole image, which is mirrored there. */
   int inside = row->box.left >= 0 && row->box.top >= 0 && row->box.right <= row->width &&
                row->box.bottom <= row->height;

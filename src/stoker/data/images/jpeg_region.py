@@ -17,7 +17,7 @@ DecodeRegion = Callable[..., tuple[int, int] | None]
 how many of them are left of the region; None for a kind of JPEG that needs the full decode."""
 
 MISSING = (
-    "stoker-region is not installed: pip install ./extensions/region; elsewhere it made 1.4 times "
+    "stoker-region is not installed: pip install ./extensions/region; elsewhere it made 1.3 times "
     "as many photographs a CPU second (benchmarks/loader.py)"
 )
 DISAGREES = "stoker-region gives other pixels than simplejpeg and is not used: build it again"

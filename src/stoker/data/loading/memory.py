@@ -2,8 +2,8 @@
 
 Invariant: a pure function of numbers that are known before the first batch. A loader's memory is
 its batch buffers (one in use, on a GPU one that is being copied, the others ahead) and, for each
-thread, one stored and one decoded image. Nothing else grows with the set, because shards are read,
-not mapped.
+thread, one stored and one decoded image; with the compiled extra up to 2 MB of stored images more
+in the first epoch. Nothing else grows with the set, because shards are read, not mapped.
 """
 
 from __future__ import annotations
