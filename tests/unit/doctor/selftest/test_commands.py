@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from stoker.doctor.selftest import commands, lost_rank
 from stoker.doctor.selftest.commands import TookTooLong, Train, is_of_run, send
@@ -23,7 +22,7 @@ from waiting import until
 @pytest.fixture
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     """A command that lives for a minute in place of a training run."""
-    setup = Setup(Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path, QUICK, 0.0)
+    setup = Setup(Ranks.join(), tmp_path, QUICK, 0.0)
     train = Train(setup, "some", "", "epochs = 1\n")
     sleeper = "import sys, time; print('here', flush=True); time.sleep(60)"
     monkeypatch.setattr(

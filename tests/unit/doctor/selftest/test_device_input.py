@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 
 from stoker.data.loading.loader import Loaded
 from stoker.doctor.selftest.device_input import differences, plan
@@ -22,7 +21,7 @@ STEPS = 40
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
-    ranks = Ranks(0, 1, 0, 1, torch.device("cpu"))
+    ranks = Ranks.join()
     return Setup(ranks, tmp_path_factory.mktemp("selftest"), QUICK, 1e18, quick=True)
 
 

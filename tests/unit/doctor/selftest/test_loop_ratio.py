@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from stoker.doctor.selftest import loop_ratio
 from stoker.doctor.selftest.loop_ratio import (
@@ -77,7 +76,7 @@ def test_synthetic_batches_are_complete() -> None:
 
 @pytest.mark.parametrize("keys", [{}, {"amp": "fp16"}, MIXED])
 def test_both_loops_train(keys: dict[str, object]) -> None:
-    ranks = Ranks(0, 1, 0, 1, torch.device("cpu"))
+    ranks = Ranks.join()
     recipe = Recipe(**TINY, checkpoint_interval=100, **keys)  # type: ignore[arg-type]
     times = alternate(recipe, 14, ranks)
     assert len(times.bare) == len(times.ours) == 4

@@ -6,7 +6,6 @@ import ctypes
 from pathlib import Path
 
 import pytest
-import torch
 
 from stoker.doctor.selftest.rows import QUICK, Setup
 from stoker.doctor.selftest.saving import Ticker, measure_saving
@@ -22,7 +21,7 @@ def test_a_held_lock_is_a_long_pause() -> None:
 
 
 def test_saves_are_measured_and_removed(tmp_path: Path) -> None:
-    setup = Setup(Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path, QUICK, 1e18, quick=True)
+    setup = Setup(Ranks.join(), tmp_path, QUICK, 1e18, quick=True)
     measured = measure_saving(setup)
     assert measured.figures["blocked_ms"] > 0 and measured.figures["hold_ms"] > 0
     assert not list(tmp_path.iterdir())
@@ -36,6 +35,6 @@ def test_a_save_that_fails_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(checkpoints, "write_checkpoint", full)
-    setup = Setup(Ranks(0, 1, 0, 1, torch.device("cpu")), tmp_path, QUICK, 1e18, quick=True)
+    setup = Setup(Ranks.join(), tmp_path, QUICK, 1e18, quick=True)
     with pytest.raises(StokerError, match="cannot save a checkpoint"):
         measure_saving(setup)

@@ -17,7 +17,7 @@ from tiny_runs import one_thread_alone  # noqa: F401
 
 @pytest.fixture
 def setup() -> Setup:
-    return Setup(Ranks(0, 1, 0, 1, torch.device("cpu")), Path("nowhere"), QUICK, 1e18, quick=True)
+    return Setup(Ranks.join(), Path("nowhere"), QUICK, 1e18, quick=True)
 
 
 @pytest.mark.exact
