@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import json
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -163,6 +165,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--plain", action="store_true", help="no mixing, average or clipping")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    parser.add_argument("--json", action="store_true", help="print the median as JSON")
     flags = parser.parse_args()
     extras: dict[str, Any] = {"mixup_alpha": 0.2, "cutmix_prob": 0.5, "ema": True, "clip_grad": 1.0}
     recipe = Recipe(
@@ -180,6 +183,9 @@ def main() -> None:
         profiler.print_stats("tottime")
         return
     ours, whole = zip(*measure(recipe, flags.steps), strict=True)
+    if flags.json:
+        print(json.dumps({"ours_ms": statistics.median(ours), "limit_ms": LIMIT_MS}))
+        return
     print(f"milliseconds a step on the training thread: {spread_text(ours, 2)}; limit {LIMIT_MS}")
     print(f"with the kernels, which a CPU computes tensor by tensor: {spread_text(whole, 2)}")
 

@@ -142,3 +142,16 @@ def test_a_quick_look_at_the_cost_of_measuring_has_sane_figures() -> None:
 def test_measuring_costs_at_most_a_hundredth_of_a_step() -> None:
     found = cost_of_measuring(SPANS)
     held(found["cost"] <= 0.01, found)
+
+
+@measured()
+def test_our_part_of_a_step_leaves_the_host_free() -> None:
+    printed = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "host_time.py"), "--json", "--steps", "200"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+    figures = json.loads(printed)
+    held(figures["ours_ms"] <= figures["limit_ms"], figures)

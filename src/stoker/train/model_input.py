@@ -95,6 +95,7 @@ class FusedInput:
         planes = pixels.permute(0, 3, 1, 2)
         return planes if self._channels_last else planes.contiguous()
 
+    @torch.no_grad()  # always, so that training and evaluation share a kernel
     def __call__(self, images: Tensor, mix: Mix | None = None) -> Tensor:
         numbers = None
         if mix is not None:
