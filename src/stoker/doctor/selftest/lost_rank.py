@@ -50,15 +50,13 @@ def end_of_first(train: Train) -> dict[str, Any] | None:
     return next((event for event in events if event["kind"] == "end"), None)
 
 
-def lose(
-    setup: Setup, name: str, number: signal.Signals, phrase: str
-) -> tuple[float, dict[str, Any], int]:
+def lose(setup: Setup, number: signal.Signals, phrase: str) -> tuple[float, dict[str, Any], int]:
     """Send a signal to rank 1 in mid-run. Returns the seconds until it is named, the `end` event of
-    rank 0, and the exit code of the command. That is asked to stop when it has gone on by itself:
-    launchers start all ranks again after a kill."""
+    rank 0, and the exit code of the command, which is asked to stop: after a kill when it has gone
+    on by itself, after a stop when rank 0 has given up; rank 1 then continues."""
     if setup.gpus == 1:
         raise NotRun(f"needs {RANKS} GPUs, and there is 1")
-    train = Train(setup, name, FLAGS, KEYS)
+    train = Train(setup, f"lost-{number.name}", FLAGS, KEYS)
     victim = 0
     try:
         with train.started(SLOW) as process:
@@ -69,10 +67,10 @@ def lose(
             happens(lambda: phrase in everything_printed(train), f"'{phrase}'")
             named_s = time.monotonic() - began
             end = happens(lambda: end_of_first(train), "the end of rank 0")
-            send(victim, signal.SIGCONT, train.run)
-            send(victim, signal.SIGKILL, train.run)
-            happens(lambda: process_of(train, 2, VICTIM), "the next attempt")
+            if number == signal.SIGKILL:
+                happens(lambda: process_of(train, 2, VICTIM), "the next attempt")
             process.send_signal(signal.SIGTERM)
+            send(victim, signal.SIGCONT, train.run)
             train.until(lambda: process.poll() is not None, "the end of the command")
             return named_s, end, int(process.returncode)
     finally:
@@ -97,17 +95,17 @@ def wait(train: Train, process: Popen[bytes], happened: Callable[[], Any], event
 
 
 def measure_killed(setup: Setup) -> Measured:
-    return measured(*lose(setup, "lost-killed", signal.SIGKILL, KILLED), signal.SIGKILL)
+    return measured(*lose(setup, signal.SIGKILL, KILLED), "SIGKILL; the run went on by itself")
 
 
 def measure_stopped(setup: Setup) -> Measured:
-    return measured(*lose(setup, "lost-stopped", signal.SIGSTOP, STOPPED), signal.SIGSTOP)
+    return measured(*lose(setup, signal.SIGSTOP, STOPPED), "SIGSTOP")
 
 
-def measured(named_s: float, end: dict[str, Any], code: int, number: signal.Signals) -> Measured:
+def measured(named_s: float, end: dict[str, Any], code: int, cause: str) -> Measured:
     value = (
-        f"rank 1 named {named_s:.1f} s after {number.name}; rank 0 wrote its end "
-        f"('{end['outcome']}'); the run went on by itself; exit code {code} after SIGTERM"
+        f"rank 1 named {named_s:.1f} s after {cause}; rank 0 wrote its end ('{end['outcome']}'); "
+        f"exit code {code} after SIGTERM"
     )
     figures = {"named_s": named_s, "end": end["outcome"], "reason": end["reason"], "code": code}
     holds = named_s <= LIMIT_S and code == INTERRUPTED
