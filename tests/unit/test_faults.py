@@ -282,8 +282,8 @@ class TestWhat:
             until(lambda: children() == before)
 
     def test_every_action_is_tested(self) -> None:
-        # "kill" is in tests/chaos/test_kill_fault.py.
-        tried = {"kill", "term", "stall", "nan", "huge", "oom", "full", "quota", "unable"}
+        # "kill" is in tests/chaos/test_kill_fault.py, "abort" in tests/chaos/faults.toml.
+        tried = {"kill", "abort", "term", "stall", "nan", "huge", "oom", "full", "quota", "unable"}
         assert set(faults.ACTIONS) == {*tried, "exhaust", "forbidden", "hog", "neighbours"}
 
 

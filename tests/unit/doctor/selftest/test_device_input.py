@@ -12,7 +12,7 @@ from stoker.doctor.selftest.device_input import differences, plan
 from stoker.doctor.selftest.photos import pack_photos, picture
 from stoker.doctor.selftest.rows import QUICK, Setup
 from stoker.train.process_group import Ranks
-from stoker.train.transfer import Copies, DeviceBatch, InPlace, Transfer
+from stoker.train.transfer import BatchTransfer, Copies, DeviceBatch, InPlace
 from streams import FakeStreams
 from tiny_runs import one_thread_alone  # noqa: F401
 
@@ -45,7 +45,7 @@ class LostNumbers(InPlace):
 @pytest.mark.parametrize(
     ("transfer", "wrong"), [(InPlace(), 0), (EarlyReuse(), STEPS), (LostNumbers(), STEPS)]
 )
-def test_other_bytes_are_counted(setup: Setup, transfer: Transfer, wrong: int) -> None:
+def test_other_bytes_are_counted(setup: Setup, transfer: BatchTransfer, wrong: int) -> None:
     assert differences(setup, transfer, random.Random(0), STEPS) == (wrong, STEPS)
 
 
