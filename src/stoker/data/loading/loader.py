@@ -53,6 +53,8 @@ CHUNK = 16
 """Images of one task: enough to make the queue cheap, few enough to share the end of a batch."""
 SMALL_CHUNK = 128
 """Images of one task where one call makes many of them."""
+MOST_CHUNKS = 4
+"""With the compiled extra a task has up to so many times these images."""
 WORK = ("read", "decode", "cpu", "read_cpu")
 """Seconds of threads on a batch: reading, decoding, CPU time of both, CPU time of reading."""
 
@@ -170,8 +172,6 @@ class Loader:
         self._small = SmallImages(split, options.cache_bytes, self._hashes) if fits else None
         compiled = options.compiled and chunk_call.extra is not None and not is_armed("read")
         self._chunks = ChunkCall(split, view, self._hashes, options.read) if compiled else None
-        # A task hands the lock over a few times: with the extra that is most of its handovers.
-        self._chunk = (SMALL_CHUNK if fits else CHUNK) * (2 if compiled else 1)
         self._largest = split.largest[0]
         self._memory = options.memory()
         # OpenCV's own threads would compete with ours for the same cores.
@@ -228,7 +228,7 @@ class Loader:
         loaded.samples, loaded.epochs = samples, epochs
         loaded.labels = self.split.labels[samples]
         loaded.drawn = self.options.draw(batch, samples, epochs)
-        chunk = self._chunk
+        chunk = self._chunk_images(count)
         # Before this task ends: a thread that has waited for it then waits for these.
         loaded.futures.extend(
             self._threads.submit(self._run, loaded, crops, start, min(start + chunk, count))
@@ -239,6 +239,15 @@ class Loader:
         # A task of its own: it may take long at the end of an epoch, and nothing waits for it.
         ahead = batch.position + LOOK_AHEAD * batch.size
         self._threads.submit(self.order.look_ahead, ahead, batch.size)
+
+    def _chunk_images(self, count: int) -> int:
+        """Images of one task, for a batch of so many. A task hands the interpreter lock over a few
+        times, with the extra hardly more often: then tasks are as large as leaves each thread one.
+        """
+        least = SMALL_CHUNK if self._small else CHUNK
+        if self._chunks is None:
+            return least
+        return min(MOST_CHUNKS * least, max(least, count * self.prefetch // self.threads))
 
     def _crops(self, image_size: int, samples: Ints, epochs: Ints) -> Boxes | None:
         """The boxes of some samples; None where the call that shows them draws them."""
