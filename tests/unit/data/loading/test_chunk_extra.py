@@ -449,7 +449,8 @@ class TestLoader:
         counting = Counting()
         use(monkeypatch, counting)
         split, view = dataset.split("train"), View(crop="pad", crop_pct=1.0, hflip=True)
-        reader = Loader(split, Order(split.shard_sizes, "set", seed=2), view, options=options)
+        order = Order(split.shard_sizes, "set", seed=2)
+        reader = Loader(split, order, view, threads=6, options=options)  # 30 images a task
         calls = []
         for step in range(3):  # one plan each, so that no batch is made ahead
             before = counting.calls

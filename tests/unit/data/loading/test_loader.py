@@ -17,7 +17,7 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import DECODERS, Loader, LoaderOptions, Pixels, PlainMemory
+from stoker.data.loading.loader import CHUNK, DECODERS, Loader, LoaderOptions, Pixels, PlainMemory
 from stoker.data.loading.order import InOrder, Order
 from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
@@ -348,3 +348,17 @@ class TestDrawnAhead:
 
         with pytest.raises(StokerError, match="no numbers"):
             made(sets["raw"], options=LoaderOptions(draw=fail))
+
+
+@pytest.mark.parametrize(
+    ("count", "threads", "expected"),
+    [(256, 2, 64), (256, 12, 64), (250, 12, 62), (256, 24, 32), (64, 12, 16), (8, 1, 24)],
+)
+def test_a_task_of_the_compiled_extra_leaves_each_thread_one(
+    sets: dict[str, Dataset], count: int, threads: int, expected: int
+) -> None:
+    reader = loader(sets["jpeg"], threads=threads, options=LoaderOptions(compiled=False))
+    assert reader._chunk_images(count) == CHUNK
+    reader._chunks = object()  # type: ignore[assignment]
+    assert reader._chunk_images(count) == expected
+    reader.close()
