@@ -1,8 +1,8 @@
 """What depends on the device: arithmetic, memory layout, streams, and numbers that are read late.
 
-Invariants: between two reads the host never waits for the device. What it waits for, it waits for
-by asking again and again, so that a signal is noticed. `Streams` is the one door to CUDA's streams,
-events and pinned memory; tests put a recording fake in its place.
+Invariants: the host waits for the device only where it reads numbers that have not arrived. Then it
+looks at an event again and again, so that signals are handled. Only `Streams` uses CUDA's streams,
+events and pinned memory for copies; tests replace it with a recording fake.
 """
 
 from __future__ import annotations

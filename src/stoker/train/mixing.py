@@ -87,7 +87,12 @@ def apply_mix(mix: Mix | None, images: Tensor) -> Tensor:
     """The mixed images."""
     if mix is None:
         return images
-    other = images[partners(len(images), images.device)]
+    return blend(images, partners(len(images), images.device), mix)
+
+
+def blend(images: Tensor, partner: Tensor, mix: Mix) -> Tensor:
+    """Images, count x 3 x height x width, mixed with their partners of these indices."""
+    other = images[partner]
     share = mix.share[:, None, None, None].to(images.dtype)
     if mix.boxes is None:
         return torch.lerp(other, images, share)

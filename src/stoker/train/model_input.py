@@ -15,12 +15,20 @@ import torch
 from torch import Tensor
 
 from stoker.host.out_of_memory import is_out_of_memory
-from stoker.train.mixing import Mix, apply_mix, partners
+from stoker.train.mixing import Mix, apply_mix, blend, partners
 from stoker.train.model.build import Normalise
 from stoker.train.passes import AMP_TYPES
 
 MakeInput = Callable[[Tensor, Mix | None], Tensor]
 """(images as bytes, count x height x width x 3, on the device; how they are mixed) -> input"""
+
+
+def mean_and_scale(normalise: Normalise, device: torch.device) -> tuple[Tensor, Tensor]:
+    """For bytes: what is subtracted from each colour, and what the rest is multiplied by."""
+    mean, std = (
+        torch.tensor(numbers, device=device) for numbers in (normalise.mean, normalise.std)
+    )
+    return mean * 255, 1 / (std * 255)
 
 
 def input_maker(
@@ -29,8 +37,7 @@ def input_maker(
     """The function that makes the input of a model on this device."""
     if device.type == "cuda":
         return FusedInput(normalise, device, channels_last, AMP_TYPES.get(amp, torch.float32))
-    mean = torch.tensor(normalise.mean, device=device) * 255
-    scale = 1 / (torch.tensor(normalise.std, device=device) * 255)
+    mean, scale = mean_and_scale(normalise, device)
 
     @cache
     def repeated(width: int) -> tuple[Tensor, Tensor]:
@@ -51,27 +58,6 @@ def input_maker(
     return interleaved if channels_last else planes
 
 
-def normalised_and_mixed(
-    images: Tensor, mean: Tensor, scale: Tensor, mix: tuple[Tensor, Tensor, Tensor | None] | None
-) -> Tensor:
-    """Images in 32-bit floats, count x height x width x 3. `mix`: partners, shares, boxes."""
-    pixels = (images.float() - mean) * scale
-    if mix is None:
-        return pixels
-    partner, share, boxes = mix
-    other = (images[partner].float() - mean) * scale
-    blended = torch.lerp(other, pixels, share[:, None, None, None])
-    if boxes is None:
-        return blended
-    side = torch.arange(images.shape[1], device=images.device)
-    left, top, right, bottom = (boxes[:, edge, None] for edge in range(4))
-    across = (side >= left) & (side < right)
-    down = (side >= top) & (side < bottom)
-    inside = down[:, :, None, None] & across[:, None, :, None]
-    is_cut = (right > left)[:, :, None, None]
-    return torch.where(inside, other, torch.where(is_cut, pixels, blended))
-
-
 class FusedInput:
     """Normalises, mixes, rounds and arranges images by one kernel, compiled at the first call."""
 
@@ -82,18 +68,20 @@ class FusedInput:
         channels_last: bool,
         dtype: torch.dtype,
     ) -> None:
-        self._mean = torch.tensor(normalise.mean, device=device) * 255
-        self._scale = 1 / (torch.tensor(normalise.std, device=device) * 255)
+        self._mean, self._scale = mean_and_scale(normalise, device)
         self._channels_last, self._dtype = channels_last, dtype
         # Any batch size and image size by the same kernel: phases do not compile it again.
         self._compiled = torch.compile(self.plain, dynamic=True, fullgraph=True)
         self.why_not_compiled = ""
 
     def plain(self, images: Tensor, mix: tuple[Tensor, Tensor, Tensor | None] | None) -> Tensor:
-        """The input by separate kernels."""
-        pixels = normalised_and_mixed(images, self._mean, self._scale, mix).to(self._dtype)
-        planes = pixels.permute(0, 3, 1, 2)
-        return planes if self._channels_last else planes.contiguous()
+        """The input by separate kernels. `mix`: partners, shares, boxes."""
+        planes = ((images.float() - self._mean) * self._scale).permute(0, 3, 1, 2)
+        if mix is not None:
+            partner, share, boxes = mix
+            planes = blend(planes, partner, Mix(share, boxes))
+        layout = torch.channels_last if self._channels_last else torch.contiguous_format
+        return planes.to(self._dtype).contiguous(memory_format=layout)
 
     @torch.no_grad()  # always, so that training and evaluation share a kernel
     def __call__(self, images: Tensor, mix: Mix | None = None) -> Tensor:

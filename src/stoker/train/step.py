@@ -74,7 +74,7 @@ class Step:
 
     def __call__(self, loaded: Loaded) -> LateNumbers:
         """Make the step. Returns the loss and the top-1 and top-5 hits, summed over this rank's
-        images, and the norm of the gradient. Raises Trouble that all ranks agree on."""
+        images, and the norm of the gradient. Raises Trouble; without memory, on this rank alone."""
         state, batch = self.state, loaded.batch
         self.loaded = loaded
         faults.at_step(batch.step)

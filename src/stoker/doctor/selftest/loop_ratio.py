@@ -47,7 +47,7 @@ from stoker.train.process_group import Ranks
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
 from stoker.train.records.verdicts import VerdictWatch
-from stoker.train.shape_trial import ShapeTrial
+from stoker.train.shape_trial import ShapeTrial, compile_model
 from stoker.train.state import TrainState
 from stoker.train.step import Step
 
@@ -193,7 +193,7 @@ def build_loop(
     timeline = Timeline.of(recipe, steps * recipe.batch_size)
     state = TrainState.fresh(recipe, model, ranks.device)
     to_input = input_maker(Normalise(), ranks.device, recipe.channels_last, recipe.amp)
-    wrapped: Any = torch.compile(model, dynamic=False) if recipe.compile else model
+    wrapped = compile_model(model, timeline) if recipe.compile else model
     step = Step(recipe, timeline, ranks, state, wrapped, to_input, Remedies(folder))
     losses = LossWatch(math.log(CLASSES))
     log = StepLog(events, losses.add)

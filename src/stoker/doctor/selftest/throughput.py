@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from stoker.data.images.jpeg_region import WHY_NOT
+from stoker.data.loading.chunk_call import WHY_NOT
 from stoker.data.loading.crops import Boxes, View
 from stoker.data.loading.loader import Loaded, Loader, LoaderOptions, ReadSeconds
 from stoker.data.loading.order import InOrder, Ints

@@ -32,19 +32,9 @@ from stoker.train.attempt.session import train
 from stoker.train.device import WORKSPACE
 from stoker.train.loaders import prepare
 from stoker.train.process_group import Ranks
-from tiny_runs import one_thread_alone  # noqa: F401
+from tiny_runs import FLAGS, one_thread_alone  # noqa: F401
 
-TINY: dict[str, Any] = {
-    "model": "resnet9_w2",
-    "epochs": 2,
-    "batch_size": 16,
-    "image_size": 8,
-    "crop": "pad",
-    "crop_pad": 1,
-    "crop_pct": 1.0,
-    "threads": 1,
-    "rehearse": False,
-}
+TINY: dict[str, Any] = {**FLAGS, "epochs": 2}
 EVERY_STEP = {"checkpoint_interval": 1e-6}
 """Saves, and so writes events, after each step."""
 STEPS, TRAIN, VAL = 7, 60, 15
