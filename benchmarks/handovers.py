@@ -37,7 +37,7 @@ from figures import spread_text
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.loading import chunk_call, render
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, LoaderOptions
+from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
 from stoker.host.limits import usable_cores
@@ -99,7 +99,7 @@ def handovers(split: SplitIndex, view: View, size: int) -> list[float]:
     """Handovers an image in each epoch."""
     now = handover_counter()
     order = Order(split.shard_sizes, "benchmark", seed=0)
-    loader = Loader(split, order, view, threads=usable_cores())
+    loader = BatchLoader(split, order, view, threads=usable_cores())
     batches = len(split) // BATCH
     figures = []
     for epoch in range(EPOCHS):
@@ -195,7 +195,7 @@ def asleep(seconds: float) -> None:
             split.open_shard(shard)
     options = LoaderOptions(check_hashes=False)
     order = Order(split.shard_sizes, "benchmark", seed=0)
-    loader = Loader(split, order, TRAINING, threads=THREADS, prefetch=4, options=options)
+    loader = BatchLoader(split, order, TRAINING, threads=THREADS, prefetch=4, options=options)
     alone = launches_each_interval(seconds, lambda: time.sleep(0.005))
     batches = loader.batches(plan())
     for _ in range(8):

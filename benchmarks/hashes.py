@@ -21,7 +21,7 @@ from figures import quartiles
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, LoaderOptions
+from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
 from stoker.recipe.schedule import Batch
@@ -41,7 +41,9 @@ def epoch(packed: Path, size: int, view: View) -> tuple[float, float]:
     plan = [Batch(step, step * BATCH, BATCH, size) for step in range(len(split) // BATCH)]
     loaders = [
         # One batch at a time, so that its work is done while it is waited for.
-        Loader(split, order, view, threads=1, prefetch=1, options=LoaderOptions(check_hashes=check))
+        BatchLoader(
+            split, order, view, threads=1, prefetch=1, options=LoaderOptions(check_hashes=check)
+        )
         for check in (False, True)
     ]
     batches = [loader.batches(plan) for loader in loaders]

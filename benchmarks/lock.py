@@ -27,7 +27,7 @@ from figures import spread_text
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.loading import render
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, LoaderOptions
+from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
 from stoker.recipe.schedule import Batch
@@ -74,7 +74,7 @@ def rounds(packed: Path, count: int) -> tuple[list[float], list[float]]:
     options = replace_unlocked_calls(split)
     view = View(crop="resized", crop_scale=0.08, hflip=True)
     order = Order(split.shard_sizes, "benchmark", seed=0)
-    loader = Loader(split, order, view, threads=1, options=options)
+    loader = BatchLoader(split, order, view, threads=1, options=options)
     pool = loader._threads = TaskList()  # type: ignore[assignment]
     training, decoding = [], []
     for number in range(count + 1):

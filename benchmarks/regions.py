@@ -34,7 +34,7 @@ from stoker.data.images.encode import Storage
 from stoker.data.images.jpeg import encode_jpeg
 from stoker.data.loading import chunk_call, render
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, LoaderOptions
+from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
 from stoker.recipe.recipe import Recipe
@@ -90,7 +90,7 @@ def batches(split: SplitIndex, view: View, size: int, compiled: bool) -> Callabl
     order = Order(split.shard_sizes, "benchmark", seed=0)
     plan = Timeline.of(Recipe(epochs=1000, batch_size=BATCH, image_size=size), len(split)).batches()
     options = LoaderOptions(compiled=compiled, check_hashes=False)
-    loader = Loader(split, order, view, threads=1, options=options)
+    loader = BatchLoader(split, order, view, threads=1, options=options)
 
     def batch() -> int:
         return sum(len(loaded.images) for loaded in loader.batches(islice(plan, 1)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import Order
 from stoker.recipe.schedule import Batch
 
@@ -31,7 +31,7 @@ def seen(packed: Path, sizes: tuple[int, ...] = SIZES, views: list[View] = VIEWS
             continue
         for view in views:
             order = Order(split.shard_sizes, dataset.fingerprint, seed=3)
-            loader = Loader(split, order, view, threads=2)
+            loader = BatchLoader(split, order, view, threads=2)
             size = min(len(split), 64)
             steps = -(-len(split) // size)
             try:

@@ -19,7 +19,7 @@ from compare.sets import VARIANTS, stored
 from figures import spread_text
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import Order
 from stoker.host.limits import usable_cores
 from stoker.host.page_cache import bytes_from_storage, cached_share, drop
@@ -42,7 +42,7 @@ def read(split: SplitIndex, seed: int) -> int:
 
 def load(split: SplitIndex, seed: int) -> int:
     view = View(crop="resized", crop_scale=0.08, hflip=True)
-    loader = Loader(split, order_of(split, seed), view, threads=usable_cores())
+    loader = BatchLoader(split, order_of(split, seed), view, threads=usable_cores())
     batch = min(BATCH, len(split))
     plan = [Batch(step, step * batch, batch, 224) for step in range(len(split) // batch)]
     images = sum(len(loaded.images) for loaded in loader.batches(plan))

@@ -8,7 +8,7 @@ from itertools import count
 from peers.protocol import Job, counted, serve
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import InOrder, Order
 from stoker.recipe.schedule import Batch
 
@@ -24,7 +24,7 @@ def view_of(codec: str, training: bool) -> View:
 def prepare(job: Job) -> Callable[[], int]:
     split = Dataset(job.packed).split("train")
     order = Order(split.shard_sizes, "benchmark", seed=0) if job.training else InOrder()
-    loader = Loader(split, order, view_of(split.codec, job.training), threads=job.cores)
+    loader = BatchLoader(split, order, view_of(split.codec, job.training), threads=job.cores)
     batches = len(split) // job.batch
     numbers = count()
 

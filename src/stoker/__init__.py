@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if TYPE_CHECKING:
     from stoker.data.dataset import Dataset as Dataset
-    from stoker.data.loading.loader import Loader as Loader
+    from stoker.data.loading.loader import BatchLoader as BatchLoader
     from stoker.data.loading.order import Order as Order
     from stoker.data.packing.pack import pack as pack
     from stoker.measure.meter import Meter as Meter
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _HOMES = {
     "Dataset": "stoker.data.dataset",
-    "Loader": "stoker.data.loading.loader",
+    "BatchLoader": "stoker.data.loading.loader",
     "Meter": "stoker.measure.meter",
     "Order": "stoker.data.loading.order",
     "Recipe": "stoker.recipe.recipe",

@@ -18,7 +18,7 @@ from stoker.commit import sha256_file
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import InOrder, Order
 from stoker.data.packing.pack import pack
 from stoker.recipe.recipe import Phase, Recipe
@@ -72,7 +72,7 @@ def packing() -> dict[str, dict[str, str]]:
     return hashes
 
 
-def digest(loader: Loader, plan: Iterable[Batch]) -> str:
+def digest(loader: BatchLoader, plan: Iterable[Batch]) -> str:
     """The hash of images, labels, samples and epochs of some batches."""
     total = hashlib.sha256()
     try:
@@ -98,10 +98,10 @@ def batches() -> dict[str, str]:
                 for name, view in VIEWS.items():
                     for lanes in (1, 2):
                         order = Order(split.shard_sizes, dataset.fingerprint, 3, lanes)
-                        loader = Loader(split, order, view, **here)
+                        loader = BatchLoader(split, order, view, **here)
                         hashes[f"{place}, {name}, {lanes} lanes"] = digest(loader, plan)
                 evaluation = [Batch(0, 0, 8, 12), Batch(1, 8, 4, 12)]
-                loader = Loader(val, InOrder(), View(), **here)
+                loader = BatchLoader(val, InOrder(), View(), **here)
                 hashes[f"{place}, evaluation"] = digest(loader, evaluation)
     return hashes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import InOrder
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import read_checkpoint
@@ -21,7 +21,7 @@ dataset = Dataset(sys.argv[1])
 snapshot = read_checkpoint(Path(sys.argv[2]))
 model, normalise = build_model(Recipe(model=snapshot.facts["model"]), len(dataset.classes))
 model.load_state_dict(snapshot.weights)
-loader = Loader(dataset.split("val"), InOrder(), View(crop_pct=0.875))
+loader = BatchLoader(dataset.split("val"), InOrder(), View(crop_pct=0.875))
 evaluator = Evaluator(loader, ranks, batch_size=int(sys.argv[3]))
 size = snapshot.facts["input"]["image_size"]
 accuracy = evaluator.run(model, size, input_maker(normalise, ranks.device, channels_last=True))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import DECODERS, Loader
+from stoker.data.loading.loader import DECODERS, BatchLoader
 from stoker.data.loading.order import Order, lanes_for
 from stoker.recipe.schedule import Batch
 
@@ -37,12 +37,12 @@ def endless(samples: int, size: int, epochs: int) -> Iterator[Batch]:
         yield Batch(step, position, size, SIZE)
 
 
-def loader_of(packed: str, batch: int, rank: int = 0, world: int = 1) -> Loader:
+def loader_of(packed: str, batch: int, rank: int = 0, world: int = 1) -> BatchLoader:
     split = Dataset(packed).split("train")
     order = Order(split.shard_sizes, "test", seed=0, lanes=lanes_for(len(split), [batch]))
     threads = 0 if world == 1 else 1
     view = View(crop="resized", hflip=True)
-    return Loader(split, order, view, rank=rank, world=world, threads=threads)
+    return BatchLoader(split, order, view, rank=rank, world=world, threads=threads)
 
 
 def main() -> None:

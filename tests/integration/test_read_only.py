@@ -15,7 +15,7 @@ import pytest
 from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
 from stoker.data.packing.shard import Storage
@@ -75,7 +75,7 @@ def read_all(folder: Path) -> int:
     dataset = Dataset(folder)
     split = dataset.split("train")
     order = Order(split.shard_sizes, dataset.fingerprint, seed=1, lanes=1, window=16)
-    loader = Loader(split, order, View(crop="resized", hflip=True, seed=1), threads=2)
+    loader = BatchLoader(split, order, View(crop="resized", hflip=True, seed=1), threads=2)
     recipe = Recipe(epochs=2, batch_size=8, image_size=16)
     try:
         plan = Timeline.of(recipe, len(split)).batches()

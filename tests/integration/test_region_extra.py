@@ -22,7 +22,7 @@ import hashlib, sys
 from stoker.data.loading import chunk_call
 from stoker.data.loading.crops import View
 from stoker.data.dataset import Dataset
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import Order
 from stoker.recipe.schedule import Timeline
 from stoker.recipe.recipe import Recipe
@@ -30,7 +30,7 @@ from stoker.recipe.recipe import Recipe
 split = Dataset(sys.argv[1]).split("train")
 plan = Timeline.of(Recipe(epochs=3, batch_size=20, image_size=48), len(split)).batches()
 view = View(crop="resized", crop_scale=0.08, hflip=True)
-loader = Loader(split, Order(split.shard_sizes, "same", seed=1), view)
+loader = BatchLoader(split, Order(split.shard_sizes, "same", seed=1), view)
 seen = hashlib.sha256()
 for loaded in loader.batches(plan):
     seen.update(loaded.images.tobytes())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import BatchLoader
 from stoker.recipe.schedule import Batch
 from stoker.train.model_input import MakeInput
 from stoker.train.passes import forward
@@ -49,7 +49,7 @@ def hits(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 class Evaluator:
     """Evaluates a model on one split, which `loader` loads in order."""
 
-    loader: Loader
+    loader: BatchLoader
     ranks: Ranks
     batch_size: int
     amp: str = "off"

@@ -14,7 +14,7 @@ from torch import nn
 
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, LoaderOptions
+from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.memory import LoaderMemory, fit_prefetch, total_bytes
 from stoker.data.loading.order import InOrder, Order, lanes_for
 from stoker.data.loading.small_images import CACHE_BYTES
@@ -118,7 +118,7 @@ def fit_loading(
 class Loaders:
     """The loaders of a run: for training, and for evaluation if the dataset has a split for it."""
 
-    loader: Loader
+    loader: BatchLoader
     evaluator: Evaluator | None
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ def build_loaders(
     """The loaders of a run. `lanes` is the number that the run began with, so that another batch
     size does not change the order; `report` takes messages for the user."""
     recipe, split, fit = prepared.recipe, prepared.split, prepared.fit
-    fitted_loader = partial(Loader, threads=fit.threads, prefetch=fit.prefetch)
+    fitted_loader = partial(BatchLoader, threads=fit.threads, prefetch=fit.prefetch)
     memory = partial(transfer.memory, fit.prefetch + 2)
     options = LoaderOptions(memory=memory, cache_bytes=fit.cache_bytes)
 

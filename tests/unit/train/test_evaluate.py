@@ -17,7 +17,7 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import InOrder
 from stoker.data.packing.pack import pack
 from stoker.train.evaluate import Accuracy, Evaluator, hits
@@ -103,11 +103,11 @@ MakeEvaluator = Callable[..., Evaluator]
 
 @pytest.fixture
 def evaluator(dataset: Dataset) -> Iterator[MakeEvaluator]:
-    loaders: list[Loader] = []
+    loaders: list[BatchLoader] = []
 
     def make(ranks: Ranks | None = None, batch_size: int = 8) -> Evaluator:
         split, view = dataset.split("val"), View(crop_pct=1.0)
-        loaders.append(Loader(split, InOrder(), view, threads=1))
+        loaders.append(BatchLoader(split, InOrder(), view, threads=1))
         return Evaluator(loaders[-1], ranks or rank(), batch_size)
 
     yield make
@@ -210,7 +210,7 @@ class TestShares:
 def test_images_are_shown_at_the_size_asked_for_whatever_is_stored(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", classes=2, images=2, val=3, size=(40, 30))
     stored = Dataset(pack(folder, tmp_path / "packed", workers=1))
-    loader = Loader(stored.split("val"), InOrder(), View(), threads=1)
+    loader = BatchLoader(stored.split("val"), InOrder(), View(), threads=1)
     shapes: list[tuple[int, ...]] = []
 
     def noted(images: Tensor, mix: Mix | None) -> Tensor:

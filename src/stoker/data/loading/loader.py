@@ -145,7 +145,7 @@ def wait_for(futures: Iterable[Future[None]], waiting: Callable[[float], None]) 
         future.result()
 
 
-class Loader:
+class BatchLoader:
     """Makes one rank's part of the batches of a split."""
 
     def __init__(

@@ -18,7 +18,7 @@ import torch
 
 from stoker.data.loading.chunk_call import WHY_NOT
 from stoker.data.loading.crops import Boxes, View
-from stoker.data.loading.loader import Loaded, Loader, LoaderOptions, ReadSeconds
+from stoker.data.loading.loader import BatchLoader, Loaded, LoaderOptions, ReadSeconds
 from stoker.data.loading.order import InOrder, Ints
 from stoker.doctor.selftest.loop_ratio import recipe_of
 from stoker.doctor.selftest.rows import Measured, Setup
@@ -168,7 +168,7 @@ def measure_evaluation(setup: Setup) -> Measured:
     passing = forward_rate(setup, recipe, model)
     transfer = transfer_to(ranks.device)
     options = LoaderOptions(memory=partial(transfer.memory, BUFFERS), fill=undecoded)
-    loader = Loader(split, Around(len(split)), View(), options=options)
+    loader = BatchLoader(split, Around(len(split)), View(), options=options)
     rounds = max(1, round(passing * setup.sizes.seconds / len(split)))
     amp = recipe.amp if setup.on_gpu else "off"
     once = RepeatedEvaluator(loader, ranks, recipe.batch_size, amp, transfer)

@@ -27,7 +27,14 @@ from numpy.typing import NDArray
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.loading import chunk_call
 from stoker.data.loading.crops import Boxes, View
-from stoker.data.loading.loader import CHUNK, DEFAULTS, Loaded, Loader, LoaderOptions, ReadSeconds
+from stoker.data.loading.loader import (
+    CHUNK,
+    DEFAULTS,
+    BatchLoader,
+    Loaded,
+    LoaderOptions,
+    ReadSeconds,
+)
 from stoker.data.loading.order import Order, lanes_for
 from stoker.host.limits import usable_cores, usable_memory
 from stoker.host.page_cache import bytes_from_storage, cached_share, drop, is_cold
@@ -208,7 +215,9 @@ class Bench:
         """The first images through a loader. `cold`: drop the shards first, and compare hashes as
         the first epoch does; None: no shards are read."""
         options = replace(options, check_hashes=bool(cold))
-        loader = Loader(self.split, self.order, self.view, threads=self.threads, options=options)
+        loader = BatchLoader(
+            self.split, self.order, self.view, threads=self.threads, options=options
+        )
         if cold:
             drop(self.files)
         cached = None if cold is None else cached_share(self.files)

@@ -16,7 +16,7 @@ from stoker.data.images import jpeg_region
 from stoker.data.loading import chunk_call
 from stoker.data.loading.crops import View
 from stoker.data.loading.hash_check import HashCheck
-from stoker.data.loading.loader import Loader
+from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import InOrder
 from stoker.data.packing.pack import pack
 
@@ -77,7 +77,7 @@ def test_injected_faults_of_reading_need_the_python_path(
     for rows, compiled in (("[]", True), ('[{"fault": "stall", "at": "read"}]', False)):
         monkeypatch.setenv(faults.VARIABLE, rows)
         faults.arm()
-        loader = Loader(split, InOrder(), View(), threads=1)
+        loader = BatchLoader(split, InOrder(), View(), threads=1)
         assert (loader._chunks is not None) == compiled
         loader.close()
     monkeypatch.delenv(faults.VARIABLE)

@@ -42,7 +42,7 @@ from stoker.data.loading.chunk_call import (
     view_numbers,
 )
 from stoker.data.loading.crops import View, boxes
-from stoker.data.loading.loader import Loader, LoaderOptions
+from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.loading.render import RENDERERS, Pixels, write_crop
 from stoker.data.packing.pack import pack
@@ -421,7 +421,7 @@ def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def batches(dataset: Dataset, view: View, options: LoaderOptions, size: int = 40) -> list[bytes]:
     split = dataset.split("train")
     order = Order(split.shard_sizes, "set", seed=2, window=16)
-    reader = Loader(split, order, view, threads=2, options=options)
+    reader = BatchLoader(split, order, view, threads=2, options=options)
     plan = [Batch(step, step * 30, 30, size) for step in range(4)]
     try:
         return [loaded.images.tobytes() for loaded in reader.batches(plan)]
@@ -450,7 +450,7 @@ class TestLoader:
         use(monkeypatch, counting)
         split, view = dataset.split("train"), View(crop="pad", crop_pct=1.0, hflip=True)
         order = Order(split.shard_sizes, "set", seed=2)
-        reader = Loader(split, order, view, threads=6, options=options)  # 30 images a task
+        reader = BatchLoader(split, order, view, threads=6, options=options)  # 30 images a task
         calls = []
         for step in range(3):  # one plan each, so that no batch is made ahead
             before = counting.calls
@@ -527,7 +527,7 @@ class TestLoader:
             for number in range(len(split.shards)):
                 split.open_shard(number)
             (hurt / "train" / "00001.tar").write_bytes(b"")
-            reader = Loader(split, Order(split.shard_sizes, "set", seed=2), View())
+            reader = BatchLoader(split, Order(split.shard_sizes, "set", seed=2), View())
             with pytest.raises(StokerError) as error:
                 list(reader.batches([Batch(0, 0, 60, 40)]))
             reader.close()

@@ -16,7 +16,7 @@ from stoker import chance
 from stoker.data.dataset import Dataset
 from stoker.data.loading.crops import View
 from stoker.data.loading.damage import MOST, Damage
-from stoker.data.loading.loader import Loader, LoaderOptions
+from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
@@ -79,7 +79,7 @@ def shown(
     dataset, images = Dataset(packed), {}
     for rank in range(world):
         split = dataset.split("train")
-        reader = Loader(
+        reader = BatchLoader(
             split,
             Order(split.shard_sizes, dataset.fingerprint, seed=3, window=64),
             View(crop_pct=1.0),

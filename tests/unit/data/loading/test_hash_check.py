@@ -17,7 +17,7 @@ from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading import hash_check
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, LoaderOptions
+from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.order import InOrder, Order
 from stoker.data.packing.pack import pack
 from stoker.data.verify import verify
@@ -67,7 +67,7 @@ def shown(packed: Path, way: str, policy: str = "substitute", **settings: Any) -
         split = dataset.split("train")
         order = Order(split.shard_sizes, dataset.fingerprint, seed=3, window=64)
         view, place = View(crop_pct=1.0), {"rank": rank, "world": world, "threads": threads}
-        reader = Loader(split, order, view, options=options, **place)
+        reader = BatchLoader(split, order, view, options=options, **place)
         assert (reader._small is not None) == (way == "raw")
         try:
             for loaded in reader.batches(plan(settings.get("steps", range(2 * PER_EPOCH)))):
@@ -162,7 +162,7 @@ class TestEveryWay:
     def test_evaluation_stops(self, damaged: Callable[..., Path], way: str) -> None:
         split = Dataset(damaged(WAYS[way], 42)).split("train")
         options = LoaderOptions(cache_bytes=0 if "one by one" in way else 1 << 30)
-        reader = Loader(split, InOrder(), View(), threads=1, options=options)
+        reader = BatchLoader(split, InOrder(), View(), threads=1, options=options)
         with pytest.raises(StokerError, match="sample 42 is damaged"):
             list(reader.batches(plan(range(PER_EPOCH))))
 
@@ -217,7 +217,7 @@ def test_damage_outside_the_images_changes_nothing(
 def test_the_check_can_be_switched_off(damaged: Callable[..., Path]) -> None:
     split = Dataset(damaged("jpeg", 17)).split("train")
     options = LoaderOptions(check_hashes=False)
-    reader = Loader(split, InOrder(), View(), threads=1, options=options)
+    reader = BatchLoader(split, InOrder(), View(), threads=1, options=options)
     images = sum(len(loaded.images) for loaded in reader.batches(plan(range(PER_EPOCH))))
     assert images == IMAGES
     assert np.shape(split.labels) == (IMAGES,)

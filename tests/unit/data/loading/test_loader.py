@@ -17,7 +17,14 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import CHUNK, DECODERS, Loader, LoaderOptions, Pixels, PlainMemory
+from stoker.data.loading.loader import (
+    CHUNK,
+    DECODERS,
+    BatchLoader,
+    LoaderOptions,
+    Pixels,
+    PlainMemory,
+)
 from stoker.data.loading.order import InOrder, Order
 from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
@@ -64,10 +71,12 @@ def timeline(dataset: Dataset, recipe: Recipe = RECIPE) -> Timeline:
     return Timeline.of(recipe, dataset.images("train"))
 
 
-def loader(dataset: Dataset, *, lanes: int = 1, view: View | None = None, **options: Any) -> Loader:
+def loader(
+    dataset: Dataset, *, lanes: int = 1, view: View | None = None, **options: Any
+) -> BatchLoader:
     split = dataset.split("train")
     order = Order(split.shard_sizes, dataset.fingerprint, seed=3, lanes=lanes, window=16)
-    return Loader(split, order, view or TRAINING[dataset.codec], **options)
+    return BatchLoader(split, order, view or TRAINING[dataset.codec], **options)
 
 
 def made(dataset: Dataset, plan: Iterable[Batch] | None = None, **options: Any) -> list[Made]:
@@ -336,7 +345,7 @@ class TestDrawnAhead:
                 return super().part(*numbers)
 
         split = sets["raw"].split("train")
-        reader = Loader(split, Watched(), TRAINING["raw"], threads=2)
+        reader = BatchLoader(split, Watched(), TRAINING["raw"], threads=2)
         assert len(list(reader.batches([Batch(0, 0, 8, 24), Batch(1, 8, 8, 24)]))) == 2
         reader.close()
         assert len(names) == 2

@@ -14,7 +14,7 @@ from samples import picture
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.images.encode import Storage
 from stoker.data.loading.crops import View
-from stoker.data.loading.loader import Loader, LoaderOptions
+from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.order import Order
 from stoker.data.loading.render import write_crop
 from stoker.data.loading.small_images import SmallImages, cache_bytes, reflected, suits
@@ -98,7 +98,7 @@ def test_the_loader_gives_the_same_bytes_either_way(split: SplitIndex, threads: 
         view = View(crop="pad", crop_pct=1.0, crop_pad=3, hflip=True, seed=5)
         plan = Timeline.of(Recipe(epochs=4, batch_size=8, image_size=SIDE), len(split)).batches()
         options = LoaderOptions(cache_bytes=cache_bytes)
-        loader = Loader(split, order, view, threads=threads, options=options)
+        loader = BatchLoader(split, order, view, threads=threads, options=options)
         assert (loader._small is None) == (cache_bytes == 0)
         return [loaded.images.tobytes() for loaded in loader.batches(plan)]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
-from stoker.data.loading.loader import Loaded, Loader
+from stoker.data.loading.loader import BatchLoader, Loaded
 from stoker.data.packing.pack import pack
 from stoker.errors import StokerError
 from stoker.recipe.recipe import Phase, Recipe
@@ -247,7 +247,9 @@ class TestRanks:
         for rank in range(world):
             loop = with_model(make_loop(recipe), without_norms())
             whole = loop.loaders.loader
-            part = Loader(whole.split, whole.order, whole.view, rank=rank, world=world, threads=1)
+            part = BatchLoader(
+                whole.split, whole.order, whole.view, rank=rank, world=world, threads=1
+            )
             step = replace(loop.step, ranks=Ranks(rank, world, 0, world, CPU))
             found.append(gradients(replace(loop, step=step, loaders=Loaders(part, None))))
             part.close()
