@@ -243,6 +243,18 @@ def resolve(
     return Resolved(Recipe(**values), origins, short_name, note)
 
 
+def recorded_recipe(values: Mapping[str, Any], origin: str) -> Recipe:
+    """The recipe that a run has recorded as plain values. Raises BadRequest, which names the
+    origin, where a value is not one that this version writes."""
+    known: dict[str, Any] = {}
+    for name, raw in values.items():
+        if name not in SPECS:
+            raise BadRequest(f"{origin}: unknown key '{printable(name)}': use a newer Stoker")
+        phases = name == "phases"
+        known[name] = convert_phases(raw, "", origin) if phases else convert(name, raw, origin)
+    return Recipe(**known)
+
+
 def resolutions(recipe: str | None, flags: Mapping[str, Any]) -> list[Resolved]:
     """The recipe of a command, first as `resolve` makes it, then as earlier versions made it: a run
     that one of them began goes on with the same command. Raises BadRequest for the first."""

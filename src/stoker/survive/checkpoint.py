@@ -190,6 +190,22 @@ lock_sharing_pickle = ModuleType("lock_sharing_pickle")
 lock_sharing_pickle.Pickler = LockSharingPickler  # type: ignore[attr-defined]
 
 
+def read_weights(folder: Path) -> tuple[Tensors, dict[str, Any]]:
+    """The weights that evaluation uses (the moving average, where there is one), and the manifest;
+    the optimiser's state is not read. Raises as `read_checkpoint` does."""
+    manifest = read_manifest(folder)
+    name = "ema.safetensors" if "ema.safetensors" in manifest["files"] else "weights.safetensors"
+    data = (folder / name).read_bytes()
+    if sha256_of(data) != manifest["files"][name]["sha256"]:
+        raise damaged(folder / name)
+    try:
+        return load(data), manifest
+    except Exception as error:
+        if isinstance(error, MemoryError) or "alloc" in str(error):
+            raise  # a lack of memory says nothing about the checkpoint
+        raise StokerError(f"{folder / name} holds no weights: {one_line(str(error))}") from error
+
+
 def read_checkpoint(folder: Path) -> Snapshot:
     """Read a checkpoint and check every hash. Raises NewerFormat where a newer version wrote it,
     StokerError where it is incomplete or damaged, OSError where it cannot be read."""

@@ -110,6 +110,7 @@ def usage_facts(prepared: Prepared) -> dict[str, Any]:
         "classes": dataset.classes,
         "fingerprint": dataset.fingerprint,
         "recipe_digest": recipe.digest(),
+        "storage": dataset.description["storage"],
         "input": {
             "image_size": prepared.timeline.stretches[-1].image_size,
             "crop_pct": recipe.crop_pct,

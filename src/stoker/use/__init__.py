@@ -1,0 +1,1 @@
+"""Using a trained model: evaluate it, predict with it, export it."""

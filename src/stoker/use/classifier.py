@@ -1,0 +1,193 @@
+"""A trained model that is ready to use, from a run directory or an export.
+
+Invariants: everything that turns an image into an answer (weights, classes, preprocessing) comes
+from the checkpoint, never from the packed set. Nothing in the directory is trusted: types and
+ranges are checked before use, and no code from it runs. Arithmetic, memory layout and precision are
+those of the run's own evaluation, so its figures come out again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stoker.data.description import class_trouble
+from stoker.data.images.encode import Storage
+from stoker.errors import BadRequest, StokerError
+from stoker.recipe.recipe import Recipe
+from stoker.recipe.resolve import recorded_recipe
+from stoker.run.directory import Run
+from stoker.run.kinds import Field, Required, is_count, is_number, list_of, misfit
+from stoker.survive.checkpoint import Tensors, read_weights
+from stoker.survive.manifest import NAME, newest_intact, pointer, unreadable
+from stoker.text import shown
+from stoker.train.device import memory_format, set_arithmetic
+from stoker.train.model.build import Normalise, build_model
+from stoker.train.model_input import MakeInput, input_maker
+from stoker.train.passes import forward
+
+LARGEST_INPUT = 1 << 14
+"""Pixels of the side of a model's input: a larger one in a manifest is a mistake."""
+
+
+def is_colour(value: Any) -> bool:
+    """Whether a value has a number for each of three colours."""
+    return list_of(is_number)(value) and len(value) == 3
+
+
+_INPUT = {
+    "image_size": Field(lambda value: is_count(value) and value <= LARGEST_INPUT, Required),
+    "crop_pct": Field(lambda value: is_number(value) and 0 < value <= 1, Required),
+    "mean": Field(is_colour, Required),
+    "std": Field(lambda value: is_colour(value) and min(value) > 0, Required),
+}
+"""What a manifest says of the model's input."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image file becomes the input of a model: stored size, centre crop, normalisation."""
+
+    image_size: int
+    crop_pct: float
+    normalise: Normalise
+    storage: Storage
+    """How the training set was stored. Other images are shrunk to the same limit first."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A model in evaluation mode on its device, its classes, and how it is fed."""
+
+    model: nn.Module
+    classes: list[str]
+    preprocessing: Preprocessing
+    recipe: Recipe
+    device: torch.device
+    origin: str
+    """Where the weights come from, for messages."""
+    facts: Mapping[str, Any]
+    """The manifest of the checkpoint."""
+    to_input: MakeInput
+
+    @property
+    def amp(self) -> str:
+        """The precision of evaluation, as in training: a CPU evaluates in 32 bits."""
+        return self.recipe.amp if self.device.type == "cuda" else "off"
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> Tensor:
+        """The logits, in 32 bits, of images as bytes on the device: count x height x width x 3."""
+        return forward(self.model, self.to_input(images, None), self.amp).float()
+
+
+def open_classifier(
+    path: Path, device: torch.device, checkpoint: str = "best", *, trust_code: bool = False
+) -> Classifier:
+    """The model in a run directory or an export. `checkpoint` is best, last or a checkpoint's name.
+    Raises BadRequest where there is none, StokerError where it is damaged."""
+    if Run(path).exists:
+        return from_run(Run(path), device, checkpoint, trust_code=trust_code)
+    raise BadRequest(f"{shown(str(path))} is not a run (no run.json)")
+
+
+def from_run(run: Run, device: torch.device, checkpoint: str, *, trust_code: bool) -> Classifier:
+    """The model of a run's checkpoint. Raises as `open_classifier` does."""
+    folder = checkpoint_folder(run.path, checkpoint)
+    try:
+        weights, manifest = read_weights(folder)
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    recipe = recorded_recipe(run.values, f"{run.path / 'run.json'}")
+    # The checkpoint's weights replace what these keys would load.
+    recipe = replace(recipe, pretrained=False)
+    classes = classes_of(manifest, folder)
+    preprocessing = preprocessing_of(manifest, folder)
+    set_arithmetic(recipe)
+    model, _ = build_model(recipe, len(classes))
+    load_exactly(model, weights, folder)
+    model = model.to(device=device, memory_format=memory_format(recipe))  # type: ignore[call-overload]
+    model.eval().requires_grad_(False)
+    amp = recipe.amp if device.type == "cuda" else "off"
+    to_input = input_maker(preprocessing.normalise, device, recipe.channels_last, amp)
+    origin = f"{run.path}, checkpoint {folder.name}"
+    return Classifier(
+        model, classes, preprocessing, recipe, device, origin, manifest, to_input=to_input
+    )
+
+
+def checkpoint_folder(run_path: Path, which: str) -> Path:
+    """The folder of a checkpoint: best (the newest where nothing was evaluated), last, or its name.
+    Raises BadRequest where there is none."""
+    checkpoints = run_path / "checkpoints"
+    if which not in ("best", "last"):
+        if not NAME.fullmatch(which) or not (checkpoints / which).is_dir():
+            raise BadRequest(
+                f"--checkpoint {shown(which)}: {checkpoints} has no such checkpoint; take best, "
+                "last or one of its folders"
+            )
+        return checkpoints / which
+    if which == "best" and (name := pointer(run_path / "best")) and (checkpoints / name).is_dir():
+        return checkpoints / name
+    newest, reasons = newest_intact(checkpoints)
+    if newest is None:
+        reason = next(iter(reasons.values()), "it has none yet")
+        raise BadRequest(f"{run_path} has no checkpoint to use: {reason}")
+    return checkpoints / newest[0]
+
+
+def classes_of(manifest: Mapping[str, Any], folder: Path) -> list[str]:
+    """The class names in a manifest. Raises StokerError where they cannot be right."""
+    classes = manifest.get("classes")
+    if trouble := class_trouble(classes):
+        raise StokerError(f"{folder / 'manifest.json'} is damaged: {trouble}")
+    assert isinstance(classes, list)
+    return classes
+
+
+def preprocessing_of(manifest: Mapping[str, Any], folder: Path) -> Preprocessing:
+    """How images are prepared, from a manifest. Raises StokerError where that cannot be right."""
+    given = manifest.get("input")
+    wrong = misfit(given, _INPUT) if isinstance(given, dict) else "input"
+    if wrong or not isinstance(given, dict):
+        raise StokerError(f"{folder / 'manifest.json'} is damaged: its '{wrong}' is wrong")
+    normalise = Normalise(tuple(given["mean"]), tuple(given["std"]))
+    storage = storage_of(manifest.get("storage"), folder)
+    return Preprocessing(given["image_size"], float(given["crop_pct"]), normalise, storage)
+
+
+def storage_of(recorded: object, folder: Path) -> Storage:
+    """How the training set was stored; the default of packing where an older version did not
+    record it. Raises StokerError where that cannot be right."""
+    if recorded is None:
+        return Storage()
+    known = {spec.name for spec in fields(Storage)}
+    types = {spec.name: type(spec.default) for spec in fields(Storage)}
+    if isinstance(recorded, dict):
+        values = {name: value for name, value in recorded.items() if name in known}
+        if all(type(value) is types[name] for name, value in values.items()):
+            try:
+                storage = Storage(**values)
+                storage.check()
+                return storage
+            except BadRequest:
+                pass
+    raise StokerError(f"{folder / 'manifest.json'} is damaged: its 'storage' is wrong")
+
+
+def load_exactly(model: nn.Module, weights: Tensors, origin: Path) -> None:
+    """Give a model these weights. Raises StokerError where they are those of another model, or
+    hold numbers that are not finite."""
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if {name: tensor.shape for name, tensor in weights.items()} != shapes:
+        raise StokerError(f"{origin} holds the weights of another model")
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and not math.isfinite(float(tensor.sum(dtype=torch.float64))):
+            raise StokerError(f"{origin}: {shown(name)} holds numbers that are not finite")
+    model.load_state_dict(weights)
