@@ -13,6 +13,7 @@ from functools import partial
 from torch import nn
 
 from stoker.data.dataset import Dataset, SplitIndex
+from stoker.data.loading.augment import Augmentation
 from stoker.data.loading.crops import View
 from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.memory import LoaderMemory, fit_prefetch, total_bytes
@@ -127,6 +128,25 @@ class Loaders:
             self.evaluator.loader.close()
 
 
+def training_view(recipe: Recipe) -> View:
+    """How a recipe shows training images."""
+    return View(
+        crop=recipe.crop,
+        crop_scale=recipe.crop_scale,
+        crop_pad=recipe.crop_pad,
+        crop_pct=recipe.crop_pct,
+        hflip=recipe.hflip,
+        seed=recipe.seed,
+        augmentation=Augmentation(
+            recipe.auto_augment,
+            recipe.rand_ops,
+            recipe.rand_magnitude,
+            recipe.color_jitter,
+            recipe.random_erasing,
+        ),
+    )
+
+
 def build_loaders(
     prepared: Prepared,
     lanes: int,
@@ -144,14 +164,7 @@ def build_loaders(
     def draw(batch: Batch, samples: Ints, epochs: Ints) -> MixNumbers | None:
         return draw_mix(recipe, batch.image_size, samples, epochs)
 
-    view = View(
-        crop=recipe.crop,
-        crop_scale=recipe.crop_scale,
-        crop_pad=recipe.crop_pad,
-        crop_pct=recipe.crop_pct,
-        hflip=recipe.hflip,
-        seed=recipe.seed,
-    )
+    view = training_view(recipe)
     order = Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes)
     training = replace(options, draw=draw, on_damage=recipe.on_damage, report=report)
     loader = fitted_loader(split, order, view, rank=ranks.rank, world=ranks.world, options=training)
