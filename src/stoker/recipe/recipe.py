@@ -89,7 +89,7 @@ class Recipe:
     decay_rate: float = key(0.1, "factor of each decay of --scheduler step", above=0, at_most=1)
     momentum: float = key(
         0.9,
-        "momentum of SGD, beta1 of AdamW; other optimisers keep their own at 0.9",
+        "momentum of SGD, beta1 of AdamW",
         at_least=0,
         at_most=0.9999,
     )

@@ -2,8 +2,8 @@
 
 Invariants: factors are multiples of 1/256, so that products with bytes are exact in 32-bit floats:
 whatever instructions a machine has, the bytes are the same. The exception is `warp`, which shears
-and rotates: there OpenCV's `warpAffine` decides. What an operation uncovers gets the colour FILL. OpenCV
-releases the interpreter lock while it works on pixels.
+and rotates: there OpenCV's `warpAffine` decides. What an operation uncovers gets the colour FILL.
+OpenCV releases the interpreter lock while it works on pixels.
 """
 
 from __future__ import annotations
