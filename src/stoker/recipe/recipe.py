@@ -101,8 +101,8 @@ class Recipe:
         "weight of a class in the loss: 1/count, or 1/sqrt(count)",
         choices=("off", "balanced", "sqrt"),
     )
-    dropout: float = key(0.0, "dropout before the head of the model", at_least=0, below=1)
-    drop_path: float = key(0.0, "stochastic depth of residual blocks", at_least=0, below=1)
+    dropout: float = key(0.0, "dropout before the head of the model", at_least=0, at_most=0.99)
+    drop_path: float = key(0.0, "stochastic depth of residual blocks", at_least=0, at_most=0.99)
     label_smoothing: float = key(
         0.0, "fraction of the target spread over all classes", at_least=0, at_most=1
     )

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
+from stoker.data.class_weights import OFF, class_weights, weights_note
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.loading.augment import Augmentation
 from stoker.data.loading.crops import View
@@ -59,6 +62,13 @@ class Prepared:
         """The number of lanes of the order that suits this recipe."""
         return lanes_for(len(self.split), [s.batch_size for s in self.timeline.stretches])
 
+    def weights_on(self, device: torch.device) -> Tensor | None:
+        """The weights of the classes on a device; None where all count the same."""
+        if self.recipe.class_weights == OFF:
+            return None
+        weights = class_weights(self.recipe.class_weights, counts_of(self.dataset, self.split))
+        return torch.from_numpy(weights).float().to(device)
+
 
 def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
     """Build the model and plan the loaders. Raises BadRequest for what cannot be trained."""
@@ -69,9 +79,17 @@ def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
     evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None
     fit = fit_loading(recipe, timeline, split, evaluated, ranks)
     fit.notes.extend(size_notes(dataset, timeline, split, evaluated))
+    if recipe.class_weights != OFF:
+        counts = counts_of(dataset, split)
+        fit.notes.append(weights_note(recipe.class_weights, counts, dataset.classes))
     model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
     check_image_sizes(model, recipe, len(dataset.classes))
     return Prepared(dataset, recipe, split, evaluated, timeline, model, normalise, fit)
+
+
+def counts_of(dataset: Dataset, split: SplitIndex) -> Ints:
+    """The number of images of each class in a split."""
+    return np.bincount(split.labels, minlength=len(dataset.classes)).astype(np.int64)
 
 
 def size_notes(
