@@ -17,18 +17,14 @@ from stoker.recipe.resolve import nearest
 from stoker.text import shown
 
 BUILT_IN = ("sgd", "adamw")
-REFUSED = (
-    (
-        r"lookahead_\w+",
-        "it counts its steps in its settings, which a checkpoint does not restore",
-        r"lookahead_(\w+)",
-    ),
-    (r"adahessian", "it needs a second backward pass in each step", ""),
-    (r"kron\w*", "it draws random numbers that differ between ranks", ""),
-    (r"fused\w+", "it needs NVIDIA's apex, with which no checkpoint is tested", r"fused(\w+)"),
-    (r"bnb\w+", "it needs bitsandbytes, with which no checkpoint is tested", r"bnb([a-z]+)\w*"),
-)
-"""Names, why they are refused, and how a name begins that is a good one instead."""
+REFUSED = {
+    r"lookahead_(\w+)": "it counts its steps in settings, which a checkpoint does not restore",
+    r"adahessian()": "it needs a second backward pass in each step",
+    r"kron\w*()": "it draws random numbers that differ between ranks",
+    r"fused(\w+)": "it needs NVIDIA's apex, with which no checkpoint is tested",
+    r"bnb([a-z]+)(?:8bit)?": "it needs bitsandbytes, with which no checkpoint is tested",
+}
+"""Patterns of names, and why they are refused. The group is a name that does the same."""
 _NAME = re.compile(r"\bname='(\w+)'")
 _ALIAS = re.compile(r"register_alias\('(\w+)'")
 
@@ -38,28 +34,27 @@ def check_optimizer(recipe: Recipe) -> None:
     name = recipe.optimizer
     if name in BUILT_IN:
         return
-    for pattern, reason, other in REFUSED:
-        if re.fullmatch(pattern, name):
-            plain = re.fullmatch(other, name) if other else None
-            instead = plain.group(1).removesuffix("8") if plain else "adamw"
+    for pattern, reason in REFUSED.items():
+        if match := re.fullmatch(pattern, name):
+            instead = match.group(1) or "adamw"
             raise BadRequest(f"--optimizer {name} is not offered: {reason}; use {instead}")
     spec = find_spec("timm")
     names = timm_optimizers(*(spec.submodule_search_locations or ())) if spec else frozenset()
-    if spec is None and (near := nearest(name, BUILT_IN)) is None:
+    if spec is None and nearest(name, BUILT_IN) is None:
         raise BadRequest(
             f"optimizer '{shown(name)}' comes from timm, which is not installed: "
             "pip install 'stoker[timm]', or use --optimizer sgd or adamw"
         )
     # timm's files may look different one day: then timm itself decides, when it is built.
     if spec is None or (names and name not in names):
-        near = nearest(name, sorted({*BUILT_IN, *names} - refused_of(names)))
+        near = nearest(name, sorted({*BUILT_IN, *names} - refused_of(names))) if name else None
         hint = f"did you mean '{near}'?" if near else "for example lamb, lion or muon"
         raise BadRequest(f"no optimizer called '{shown(name)}': {hint}")
 
 
 def refused_of(names: frozenset[str]) -> set[str]:
     """Those of some names that are refused."""
-    return {name for name in names if any(re.fullmatch(row[0], name) for row in REFUSED)}
+    return {name for name in names if any(re.fullmatch(pattern, name) for pattern in REFUSED)}
 
 
 @cache
