@@ -60,7 +60,7 @@ def build_timm_optimizer(recipe: Recipe, groups: list[dict[str, Any]]) -> Optimi
         if not recipe.momentum:
             options.pop("nesterov", None)  # needs a momentum
     elif "betas" in known and recipe.momentum != SPECS["momentum"].default:
-        own = options.get("betas", known["betas"].default)
+        own = options.get("betas", known["betas"].default) or ()  # Adafactor has none of its own
         options["betas"] = (recipe.momentum, *own[1:])
     # Some scale the weight decay by the share of the largest learning rate: this one.
     sizes = [phase.batch_size for phase in recipe.phases] or [recipe.batch_size]

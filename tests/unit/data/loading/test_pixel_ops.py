@@ -68,7 +68,6 @@ def test_an_operation_is_that_of_torchvision(name: str, strength: int) -> None:
         assert distance.max() == 0
     else:
         assert distance.max() <= 2  # we round once, torchvision cuts off, for a blend twice
-        assert distance.mean() < 1
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5])
