@@ -46,6 +46,26 @@ RECIPES = {
         "jpeg", "--optimizer adamw --lr 0.002 --micro-batch 8 --label-smoothing 0.1", phases=True
     ),
 }
+MORE = {
+    "jpeg, sgd, trivial augment, erasing, class weights, drop-path": Chosen(
+        "jpeg",
+        "--image-size 24 --auto-augment trivial --random-erasing 0.4 --class-weights sqrt "
+        "--dropout 0.1 --drop-path 0.2 --mixup-alpha 0.2",
+    ),
+    "raw, lamb, rand augment, jitter": Chosen(
+        "raw",
+        "--image-size 16 --optimizer lamb --lr 0.005 --auto-augment rand --color-jitter 0.4 --ema",
+    ),
+}
+"""Augmentation, and below the optimisers of timm: for the table of kills alone."""
+RATES = {
+    **dict.fromkeys(("lars", "sgdw", "muon", "rmsprop"), 0.01),
+    **dict.fromkeys(("lion", "adan", "adabelief", "adafactorbv", "nadamw"), 0.001),
+}
+MORE |= {
+    f"raw, {name}": Chosen("raw", f"--image-size 16 --optimizer {name} --lr {rate} --ema")
+    for name, rate in RATES.items()
+}
 
 
 def skip_without_compiler() -> None:
@@ -57,7 +77,7 @@ def command(
     sets: dict[str, Path], run: Path, name: str, *, epochs: int = 60, more: str = ""
 ) -> list[str]:
     """The words that train a recipe; the same every time for the same run."""
-    chosen = RECIPES[name]
+    chosen = {**RECIPES, **MORE}[name]
     flags = (
         f"--model resnet9_w4 --batch-size 32 --epochs {epochs} --checkpoint-interval 0.1 "
         f"--eval-every 4 --threads 2 --no-rehearse --spot-notice off {chosen.flags} {more}"

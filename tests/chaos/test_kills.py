@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chaos.conftest import Tables
-from chaos.recipes import RECIPES, command
+from chaos.recipes import MORE, RECIPES, command
 from chaos.trainers import Trainers, assert_bit_equal, random_kills
 from shares import rotation, share
 from stoker.run.directory import Run
@@ -21,13 +21,17 @@ KILLS, KILLS_OF_THE_WHOLE = 6, 25
 """For each of the recipes, on 1 and on 2 ranks."""
 CELLS = [(recipe, ranks) for recipe in RECIPES for ranks in (1, 2)]
 PARTS = 3
+MORE_CELLS = [(recipe, 1 + number % 2) for number, recipe in enumerate(MORE)]
+MORE_PARTS = 6
 pytestmark = pytest.mark.exact
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "recipe" in metafunc.fixturenames:
         whole = metafunc.config.getoption("--whole")
-        metafunc.parametrize(("recipe", "ranks"), share("kills", CELLS, PARTS, whole=whole))
+        cells = share("kills", CELLS, PARTS, whole=whole)
+        cells += share("more kills", MORE_CELLS, MORE_PARTS, whole=whole)
+        metafunc.parametrize(("recipe", "ranks"), cells)
 
 
 def test_kills_leave_no_trace(
@@ -42,6 +46,8 @@ def test_kills_leave_no_trace(
     kills = KILLS_OF_THE_WHOLE if whole else KILLS
     epochs = 60 if whole else 24
     reference, killed = Run(tmp_path / "reference"), Run(tmp_path / "killed")
+    if "sgd, " not in recipe and "adamw" not in recipe:
+        pytest.importorskip("timm")
     argv = command(packed_sets, reference.path, recipe, epochs=epochs)
     assert trainers.train(argv, tmp_path / "reference.log", ranks=ranks) == [0] * ranks
 

@@ -21,6 +21,7 @@ from stoker.recipe.schedule import check_batch
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import say
 from stoker.train.model.names import check_model
+from stoker.train.model.optimizer_names import check_optimizer
 
 SECONDS = 9.0
 MOST_MEMORY = 1024.0
@@ -77,6 +78,7 @@ def check(parsed: argparse.Namespace, recipe: Recipe, ranks: RankOptions) -> Non
         raise BadRequest(f"--seconds must be above 0, not {parsed.seconds:g}")
     check_ranks(ranks.ranks)
     check_model(recipe)
+    check_optimizer(recipe)
     check_rank_variables(os.environ, ranks.ranks)
     if parsed.memory is not None:
         if not 0 < parsed.memory <= MOST_MEMORY:

@@ -26,6 +26,7 @@ from stoker.survive.storage import require_storage
 from stoker.text import say, shown
 from stoker.train.attempt import launch
 from stoker.train.model.names import OWN, check_model
+from stoker.train.model.optimizer_names import check_optimizer
 
 MOST_PROFILED = 100
 """Steps in a trace: about a megabyte each before compression."""
@@ -158,6 +159,7 @@ def check(parsed: argparse.Namespace, recipe: Recipe) -> None:
     check_ranks(parsed.ranks)
     check_batch(recipe, parsed.ranks)
     check_model(recipe)
+    check_optimizer(recipe)
     if not is_rank():
         check_rank_variables(os.environ, parsed.ranks)
         launch.check_run_place(Path(parsed.run or "runs"), parsed.data)

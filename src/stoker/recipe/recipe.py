@@ -68,7 +68,7 @@ class Recipe:
     batch_size: int = key(64, "global batch size: all ranks and micro-batches", at_least=1)
     phases: tuple[Phase, ...] = key((), "image size and batch size by epoch", rare=True)
 
-    optimizer: str = key("sgd", "optimizer", choices=("sgd", "adamw"), fixed=True)
+    optimizer: str = key("sgd", "sgd, adamw (built in) or an optimiser of timm", fixed=True)
     lr: float = key(0.0, "peak learning rate; 0: derive it from --lr-base", at_least=0)
     lr_base: float = key(0.1, "learning rate for a batch of --lr-base-size images", above=0)
     lr_base_size: int = key(256, "batch size that --lr-base is meant for", at_least=1)
@@ -87,10 +87,22 @@ class Recipe:
     )
     decay_epochs: tuple[float, ...] = key((), "epochs at which --scheduler step decays")
     decay_rate: float = key(0.1, "factor of each decay of --scheduler step", above=0, at_most=1)
-    momentum: float = key(0.9, "momentum of SGD, beta1 of AdamW", at_least=0, at_most=0.9999)
+    momentum: float = key(
+        0.9,
+        "momentum of SGD, beta1 of AdamW",
+        at_least=0,
+        at_most=0.9999,
+    )
     weight_decay: float = key(1e-4, "weight decay; biases and norm layers have none", at_least=0)
     clip_grad: float = key(0.0, "largest norm of the gradient; 0: no clipping", at_least=0)
 
+    class_weights: str = key(
+        "off",
+        "weight of a class in the loss: 1/count, or 1/sqrt(count)",
+        choices=("off", "balanced", "sqrt"),
+    )
+    dropout: float = key(0.0, "dropout before the head of the model", at_least=0, at_most=0.99)
+    drop_path: float = key(0.0, "stochastic depth of residual blocks", at_least=0, at_most=0.99)
     label_smoothing: float = key(
         0.0, "fraction of the target spread over all classes", at_least=0, at_most=1
     )
@@ -114,6 +126,17 @@ class Recipe:
         0.875, "fraction of the shorter side that evaluation sees", above=0, at_most=1
     )
     hflip: bool = key(True, "flip half of the training images left to right")
+    auto_augment: str = key(
+        "off", "TrivialAugment or RandAugment of crops", choices=("off", "trivial", "rand")
+    )
+    rand_ops: int = key(2, "number of operations of RandAugment", at_least=1, at_most=14)
+    rand_magnitude: int = key(9, "strength of RandAugment, of 30", at_least=0, at_most=30)
+    color_jitter: float = key(
+        0.0, "largest change of brightness, contrast and saturation", at_least=0, at_most=1
+    )
+    random_erasing: float = key(
+        0.0, "fraction of images with a box of one random colour", at_least=0, at_most=1
+    )
 
     on_divergence: str = key(
         "skip",

@@ -49,6 +49,14 @@ ALIASES = {
     "warmup": "warmup_epochs",
     "base_lr": "lr_base",
     "epoch": "epochs",
+    "aa": "auto_augment",
+    "colour_jitter": "color_jitter",
+    "reprob": "random_erasing",
+    "drop": "dropout",
+    "drop_rate": "dropout",
+    "drop_path_rate": "drop_path",
+    "stochastic_depth": "drop_path",
+    "class_weight": "class_weights",
 }
 """Names that timm, torchvision and others use, with ours."""
 ZERO_CONFIG = "first-look"

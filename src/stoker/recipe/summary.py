@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline, cuts, micro_cuts, peak_lr
 from stoker.text import plural
+
+LIKE_SGD = re.compile(r"c?sgd\w*|momentum|nesterovw?|n?lar[sc]")
+"""Optimisers that take the learning rates of SGD."""
+HIGH_RATE = 0.02
+"""A learning rate that is too high for most of the others."""
 
 
 def derived_line(
@@ -58,6 +64,13 @@ def warnings(recipe: Recipe, timeline: Timeline) -> list[str]:
                 f"--lr {recipe.lr:g} is {factor:.0f} times "
                 f"{'larger' if recipe.lr > rule else 'smaller'} than the {rule:.4g} that --lr-base "
                 f"gives for a batch of {sizes[-1]:,} images"
+            )
+    elif not LIKE_SGD.fullmatch(recipe.optimizer):
+        sizes = [stretch.batch_size for stretch in timeline.stretches]
+        if (peak := max(peak_lr(recipe, size) for size in sizes)) > HIGH_RATE:
+            texts.append(
+                f"the peak learning rate {peak:.4g} comes from --lr-base {recipe.lr_base:g}, which "
+                f"suits sgd: {recipe.optimizer} usually needs less, such as --lr 0.001"
             )
     if timeline.unseen:
         texts.append(

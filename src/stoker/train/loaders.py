@@ -10,9 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
+from stoker.data.class_weights import OFF, class_weights, weights_note
 from stoker.data.dataset import Dataset, SplitIndex
+from stoker.data.loading.augment import Augmentation
 from stoker.data.loading.crops import View
 from stoker.data.loading.loader import BatchLoader, LoaderOptions
 from stoker.data.loading.memory import LoaderMemory, fit_prefetch, total_bytes
@@ -58,6 +62,13 @@ class Prepared:
         """The number of lanes of the order that suits this recipe."""
         return lanes_for(len(self.split), [s.batch_size for s in self.timeline.stretches])
 
+    def weights_on(self, device: torch.device) -> Tensor | None:
+        """The weights of the classes on a device; None where all count the same."""
+        if self.recipe.class_weights == OFF:
+            return None
+        weights = class_weights(self.recipe.class_weights, counts_of(self.dataset, self.split))
+        return torch.from_numpy(weights).float().to(device)
+
 
 def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
     """Build the model and plan the loaders. Raises BadRequest for what cannot be trained."""
@@ -68,9 +79,17 @@ def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
     evaluated = dataset.split(dataset.eval_split) if dataset.eval_split else None
     fit = fit_loading(recipe, timeline, split, evaluated, ranks)
     fit.notes.extend(size_notes(dataset, timeline, split, evaluated))
+    if recipe.class_weights != OFF:
+        counts = counts_of(dataset, split)
+        fit.notes.append(weights_note(recipe.class_weights, counts, dataset.classes))
     model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
     check_image_sizes(model, recipe, len(dataset.classes))
     return Prepared(dataset, recipe, split, evaluated, timeline, model, normalise, fit)
+
+
+def counts_of(dataset: Dataset, split: SplitIndex) -> Ints:
+    """The number of images of each class in a split."""
+    return np.bincount(split.labels, minlength=len(dataset.classes)).astype(np.int64)
 
 
 def size_notes(
@@ -127,6 +146,25 @@ class Loaders:
             self.evaluator.loader.close()
 
 
+def training_view(recipe: Recipe) -> View:
+    """How a recipe shows training images."""
+    return View(
+        crop=recipe.crop,
+        crop_scale=recipe.crop_scale,
+        crop_pad=recipe.crop_pad,
+        crop_pct=recipe.crop_pct,
+        hflip=recipe.hflip,
+        seed=recipe.seed,
+        augmentation=Augmentation(
+            recipe.auto_augment,
+            recipe.rand_ops,
+            recipe.rand_magnitude,
+            recipe.color_jitter,
+            recipe.random_erasing,
+        ),
+    )
+
+
 def build_loaders(
     prepared: Prepared,
     lanes: int,
@@ -144,14 +182,7 @@ def build_loaders(
     def draw(batch: Batch, samples: Ints, epochs: Ints) -> MixNumbers | None:
         return draw_mix(recipe, batch.image_size, samples, epochs)
 
-    view = View(
-        crop=recipe.crop,
-        crop_scale=recipe.crop_scale,
-        crop_pad=recipe.crop_pad,
-        crop_pct=recipe.crop_pct,
-        hflip=recipe.hflip,
-        seed=recipe.seed,
-    )
+    view = training_view(recipe)
     order = Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes)
     training = replace(options, draw=draw, on_damage=recipe.on_damage, report=report)
     loader = fitted_loader(split, order, view, rank=ranks.rank, world=ranks.world, options=training)

@@ -1,8 +1,13 @@
-"""The optimiser, its parameter groups, and the moving average of the weights."""
+"""The optimiser, its parameter groups, and the moving average of the weights.
+
+Invariant: an optimiser either skips a step by a flag on the device (`skips_on_device`), or the host
+reads the norm of the gradient before the step: a bad gradient never reaches the weights.
+"""
 
 from __future__ import annotations
 
 import copy
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stoker.recipe.recipe import Recipe
+from stoker.recipe.recipe import SPECS, Recipe
+from stoker.recipe.schedule import peak_lr
+from stoker.train.model.optimizer_names import BUILT_IN, check_optimizer
 
 
 def parameter_groups(recipe: Recipe, model: nn.Module) -> list[dict[str, Any]]:
@@ -24,9 +31,12 @@ def parameter_groups(recipe: Recipe, model: nn.Module) -> list[dict[str, Any]]:
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module, fused: bool | None = None) -> Optimizer:
-    """SGD with Nesterov momentum, or AdamW. `fused`: None means on a GPU, where only fused
-    optimisers can skip a step by a flag that is on the device."""
+    """SGD with Nesterov momentum, AdamW, or an optimiser of timm. `fused`: None means on a GPU,
+    where only fused optimisers can skip a step by a flag that is on the device. Raises BadRequest
+    for one that does not exist."""
     groups = parameter_groups(recipe, model)
+    if recipe.optimizer not in BUILT_IN:
+        return build_timm_optimizer(recipe, groups)
     if fused is None and any(p.is_cuda for p in model.parameters()):
         fused = True
     if recipe.optimizer == "adamw":
@@ -35,6 +45,33 @@ def build_optimizer(recipe: Recipe, model: nn.Module, fused: bool | None = None)
     sgd = torch.optim.SGD(groups, lr=1.0, momentum=recipe.momentum, nesterov=nesterov, fused=fused)
     fill_momentum(sgd)
     return sgd
+
+
+def build_timm_optimizer(recipe: Recipe, groups: list[dict[str, Any]]) -> Optimizer:
+    """An optimiser of timm with timm's settings. Momentum goes where there is one; beta1 is the
+    optimiser's own, unless the recipe has another momentum than the default."""
+    check_optimizer(recipe)
+    from timm.optim import get_optimizer_info
+
+    info = get_optimizer_info(recipe.optimizer)
+    options, known = dict(info.defaults or {}), inspect.signature(info.opt_class).parameters
+    if "momentum" in known:
+        options["momentum"] = recipe.momentum
+        if not recipe.momentum:
+            options.pop("nesterov", None)  # needs a momentum
+    elif "betas" in known and recipe.momentum != SPECS["momentum"].default:
+        own = options.get("betas", known["betas"].default) or ()  # Adafactor has none of its own
+        options["betas"] = (recipe.momentum, *own[1:])
+    # Some scale the weight decay by the share of the largest learning rate: this one.
+    sizes = [phase.batch_size for phase in recipe.phases] or [recipe.batch_size]
+    largest_rate = max(peak_lr(recipe, size) for size in sizes)
+    optimizer: Optimizer = info.opt_class(groups, lr=largest_rate, **options)
+    return optimizer
+
+
+def skips_on_device(optimizer: Optimizer) -> bool:
+    """Whether the optimiser leaves weights and state alone where its `found_inf` says so."""
+    return all(group.get("fused") for group in optimizer.param_groups)
 
 
 def fill_momentum(optimizer: Optimizer) -> None:

@@ -112,6 +112,12 @@ def misfit(recipe: Recipe, model: nn.Module, snapshot: Snapshot) -> str:
 
 
 def has_shape_of(parameter: Tensor, state: dict[str, Any]) -> bool:
-    """Whether the optimiser's state of a parameter has its shape. Counters are single numbers."""
+    """Whether the optimiser's state of a parameter has its shape, or that of a factor: without one
+    dimension. Counters are single numbers."""
+    whole = tuple(parameter.shape)
+    shapes = {whole}
+    for place in range(len(whole)):
+        before, after = whole[:place], whole[place + 1 :]
+        shapes |= {before + after, (*before, 1, *after)}
     tensors = [value for value in state.values() if isinstance(value, Tensor) and value.ndim]
-    return all(tensor.shape == parameter.shape for tensor in tensors)
+    return all(tuple(tensor.shape) in shapes for tensor in tensors)

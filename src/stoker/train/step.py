@@ -32,7 +32,12 @@ from stoker.train.device import LateNumbers, seed_device
 from stoker.train.evaluate import hits
 from stoker.train.mixing import draw_mix, mixes, partners
 from stoker.train.model_input import MakeInput
-from stoker.train.optim import clip_gradients, gradient_norm, set_learning_rate
+from stoker.train.optim import (
+    clip_gradients,
+    gradient_norm,
+    set_learning_rate,
+    skips_on_device,
+)
 from stoker.train.passes import forward
 from stoker.train.process_group import Ranks
 from stoker.train.state import TrainState
@@ -54,6 +59,8 @@ class Step:
     exchange: GradientExchange | None = None
     transfer: BatchTransfer | None = None
     """How batches get to the device; without it, as the device needs it."""
+    class_weights: Tensor | None = None
+    """How much an image of each class counts in the gradient; without it, all count the same."""
 
     def __post_init__(self) -> None:
         self.batches = self.transfer or transfer_to(self.ranks.device)
@@ -61,7 +68,9 @@ class Step:
         # torch.compile wraps the module once more.
         self.ddp = getattr(self.wrapped, "_orig_mod", self.wrapped)
         self.micro_batch = self.remedies.micro_batch(self.recipe)
-        self.late_steps = LATE_STEPS if self.ranks.device.type == "cuda" else 0
+        # Where the optimiser cannot skip a step on the device, the host has to know before it.
+        reads_late = self.ranks.device.type == "cuda" and skips_on_device(self.state.optimizer)
+        self.late_steps = LATE_STEPS if reads_late else 0
         """How many steps later the host reads the numbers of a step."""
         self.sentinel = Sentinel(self.late_steps)
         self.loaded: Loaded | None = None
@@ -145,28 +154,34 @@ class Step:
         spans, labels = self.spans, part.labels
         with self.exchange_gradients(exchanges):
             with spans("forward"):
-                logits, losses = self.losses(images, part)
-                losses = faults.reach("loss", losses)
+                logits, losses, weighted = self.losses(images, part)
+                weighted = faults.reach("loss", weighted)
             with spans("backward"):
                 # DDP averages over ranks. This scale makes the result the mean over the whole
                 # batch, however the batch is divided into ranks and micro-batches.
-                loss = losses.sum() * (self.ranks.world / batch.size)
+                loss = weighted.sum() * (self.ranks.world / batch.size)
                 self.state.scaler.scale(loss).backward()
         with torch.no_grad():
             best, five = hits(logits.detach(), labels)
-            return torch.stack([losses.detach().sum().double(), best.double(), five.double()])
+            logged = weighted if self.class_weights is None else losses
+            return torch.stack([logged.detach().sum().double(), best.double(), five.double()])
 
-    def losses(self, images: Tensor, part: DeviceBatch) -> tuple[Tensor, Tensor]:
-        """The logits and the loss of each image."""
-        labels, mix = part.labels, part.mix
+    def losses(self, images: Tensor, part: DeviceBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """The logits, and the loss of each image without and with the weight of its class. Both
+        classes of a mixed image count with their own weight."""
+        labels, mix, weights = part.labels, part.mix, self.class_weights
         logits = forward(self.wrapped, images, self.recipe.amp)
         smoothing = self.recipe.label_smoothing
         losses = cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        weighted = losses if weights is None else weights[labels] * losses
         if mix is not None:
             mixed_in = labels[partners(len(labels), labels.device)]
             others = cross_entropy(logits, mixed_in, reduction="none", label_smoothing=smoothing)
             losses = mix.share * losses + (1 - mix.share) * others
-        return logits, losses
+            if weights is None:
+                return logits, losses, losses
+            weighted = mix.share * weighted + (1 - mix.share) * weights[mixed_in] * others
+        return logits, losses, weighted
 
     def exchange_gradients(self, last: bool) -> AbstractContextManager[None]:
         """The context of one micro-batch: ranks exchange gradients with the last one only."""

@@ -34,6 +34,12 @@ OTHER: dict[str, Any] = {
     "label_smoothing": 0.5,
     "cutmix_prob": 0.5,
     "min_lr_ratio": 0.5,
+    "class_weights": "sqrt",
+    "dropout": 0.5,
+    "drop_path": 0.5,
+    "auto_augment": "rand",
+    "color_jitter": 0.5,
+    "random_erasing": 0.5,
 }
 
 

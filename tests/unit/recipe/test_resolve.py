@@ -58,6 +58,8 @@ def test_one_wrong_letter_is_answered_with_the_right_key(key, recipe_file):
     value = json.dumps(dump_value(SPECS[key].default))
     wrongly_answered = {}
     for word in with_one_letter_changed(key):
+        if word in ALIASES:  # drop is what timm calls dropout
+            continue
         file = recipe_file(f"# a recipe\n\n# {word} = 1\n{word} = {value}\n")
         named = refusal(file).removeprefix(f"{file}:4: unknown key '{word}': did you mean ")
         if set(named.removesuffix("?").split(" or ")) != {
@@ -71,6 +73,10 @@ def test_one_wrong_letter_is_answered_with_the_right_key(key, recipe_file):
     ("word", "key"),
     [
         ("epoch", "epochs"),
+        ("aa", "auto_augment"),
+        ("reprob", "random_erasing"),
+        ("drop", "dropout"),
+        ("drop_path_rate", "drop_path"),
         ("batchsize", "batch_size"),
         ("batch-size", "batch_size"),
         ("Label_Smoothing", "label_smoothing"),

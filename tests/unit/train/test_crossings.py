@@ -240,6 +240,29 @@ def test_fp16_with_its_scaler_neither(
     assert crossings(recipe, monkeypatch, tmp_path) == [*STREAMS, OUT]
 
 
+@pytest.mark.exact
+@pytest.mark.parametrize("optimizer", ["lion", "lamb", "adam"])
+def test_an_optimiser_that_cannot_skip_a_step_is_not_called_before_the_norm_is_read(
+    optimizer: str, fake_gpu: FakeTensorMode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("timm")
+    settings: dict[str, Any] = {"optimizer": optimizer, "amp": "bf16", "lr": 0.001}
+    recipe = Recipe(model="resnet9", batch_size=IMAGES, image_size=SIDE, epochs=2, **settings)
+    lines: list[str] = []
+    step = make_step(recipe, lines, tmp_path)
+    assert step.late_steps == 0
+
+    def backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        for weight in step.state.model.parameters():
+            weight.grad = torch.empty_like(weight)
+
+    monkeypatch.setattr(Tensor, "backward", backward)
+    monkeypatch.setattr(seam.LateNumbers, "numbers", lambda late: lines.append("read") or [0.0] * 4)
+    monkeypatch.setattr(step.state.scaler, "step", lambda optimizer: lines.append("stepped"))
+    step(batch(step, 0, step.batches.memory(3)))
+    assert [line for line in lines if line in ("read", "stepped")] == ["read", "stepped"]
+
+
 SLIPS: dict[str, Callable[[Tensor], object]] = {
     "a number is read": lambda norm: float(norm),
     "a truth is read": lambda norm: bool(norm > 1),

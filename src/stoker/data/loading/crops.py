@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import chance
+from stoker.data.loading.augment import NONE, Augmentation
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -23,7 +24,7 @@ TRIES = 10
 
 @dataclass(frozen=True)
 class View:
-    """How images are cropped and mirrored, in training, evaluation and prediction."""
+    """How images are cropped, mirrored and augmented, in training, evaluation and prediction."""
 
     crop: str = "centre"
     crop_scale: float = 0.25
@@ -31,6 +32,7 @@ class View:
     crop_pct: float = 0.875
     hflip: bool = False
     seed: int = 0
+    augmentation: Augmentation = NONE
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ a decoding thread draws which samples a batch has, which part of each is shown, 
 training step needs to know of it.
 
     plan -> buffer -> in threads: order (which samples) -> crops (which part) -> bytes -> pixels
+    -> augmentation
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from stoker.data.dataset import SplitIndex
 from stoker.data.loading import chunk_call
+from stoker.data.loading.augment import augment
 from stoker.data.loading.chunk_call import ChunkCall
 from stoker.data.loading.crops import Boxes, View, boxes
 from stoker.data.loading.damage import Damage
@@ -265,6 +267,10 @@ class BatchLoader:
         reach("decode")
         fill = self.options.fill or (self._fill_small if self._small else self._fill_each)
         read_s, read_cpu_s = fill(loaded, crops, start, stop)
+        if self.view.augmentation.changes_pixels:
+            samples, epochs = loaded.samples[start:stop], loaded.epochs[start:stop]
+            images = loaded.images[start:stop]
+            augment(self.view.augmentation, self.view.seed, samples, epochs, images)
         wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
         loaded.chunk_seconds.append((read_s, wall_s - read_s, cpu_s, read_cpu_s))
 

@@ -85,7 +85,9 @@ def build_step(inputs: AttemptInputs) -> Step:
     if recipe.compile:
         wrapped = compile_model(wrapped, timeline)
     to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last, recipe.amp)
-    return Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
+    step = Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
+    step.class_weights = prepared.weights_on(ranks.device)
+    return step
 
 
 def build_spans(inputs: AttemptInputs, state: TrainState) -> Spans:

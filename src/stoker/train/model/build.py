@@ -18,6 +18,8 @@ from stoker.train.model.weights import cached_weights
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+DROPS = {"dropout": "drop_rate", "drop_path": "drop_path_rate"}
+"""Keys of the recipe that a model is built with, and what timm calls them."""
 
 
 @dataclass(frozen=True)
@@ -37,37 +39,48 @@ def conv_block(channels_in: int, channels_out: int, *, pool: bool = False) -> nn
 
 
 class Residual(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """Two convolutions beside a shortcut. In training they are left out for a share `drop_path` of
+    the images, and count more for the others."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, drop_path: float = 0.0) -> None:
         super().__init__()
         self.body = nn.Sequential(conv_block(channels, channels), conv_block(channels, channels))
+        self.drop_path = drop_path
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.body(x)
-        return out
+        branch: Tensor = self.body(x)
+        if self.training and self.drop_path:
+            kept = torch.empty(len(x), 1, 1, 1, dtype=x.dtype, device=x.device)
+            branch = branch * kept.bernoulli_(1 - self.drop_path).div_(1 - self.drop_path)
+        return x + branch
 
 
 class ResNet9(nn.Module):
     """Nine layers for images of 32 to 128 pixels; `width` channels after the first layer."""
 
-    def __init__(self, classes: int, width: int = 64) -> None:
+    def __init__(
+        self, classes: int, width: int = 64, dropout: float = 0.0, drop_path: float = 0.0
+    ) -> None:
         super().__init__()
+        self.dropout = dropout
         self.features = nn.Sequential(
             conv_block(3, width),
             conv_block(width, 2 * width, pool=True),
-            Residual(2 * width),
+            Residual(2 * width, drop_path / 2),
             conv_block(2 * width, 4 * width, pool=True),
             conv_block(4 * width, 8 * width, pool=True),
-            Residual(8 * width),
+            Residual(8 * width, drop_path),
             nn.AdaptiveMaxPool2d(1),
             nn.Flatten(),
         )
         self.head = nn.Linear(8 * width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        features = self.features(x)
+        if self.dropout:
+            features = nn.functional.dropout(features, self.dropout, self.training)
         # A fixed temperature keeps early logits small: the field's usual value for this net.
-        out: Tensor = 0.125 * self.head(self.features(x))
+        out: Tensor = 0.125 * self.head(features)
         return out
 
 
@@ -77,7 +90,8 @@ def build_model(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
     check_model(recipe)
     if own := OWN.fullmatch(recipe.model):
         seed_weights(recipe)
-        return ResNet9(classes, int(own.group(1) or 64)), Normalise()
+        width = int(own.group(1) or 64)
+        return ResNet9(classes, width, recipe.dropout, recipe.drop_path), Normalise()
     return build_timm(recipe, classes)
 
 
@@ -93,15 +107,38 @@ def build_timm(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
         if recipe.pretrained and (file := cached_weights(recipe.model)):
             options["pretrained_cfg_overlay"] = {"file": file}
         seed_weights(recipe)
-        model = timm.create_model(recipe.model, **options)
+        model = timm.create_model(recipe.model, **options, **drop_options(recipe))
     except Exception as error:  # timm, the hub and its transport raise errors of many kinds
         if isinstance(error, StokerError) or is_out_of_memory(error):
             raise
         reason = one_line(str(error)) or type(error).__name__
+        if refused := next((name for name in DROPS.values() if f"'{name}'" in reason), None):
+            flag = next(key for key, name in DROPS.items() if name == refused)
+            raise BadRequest(no_drop(recipe, flag)) from error
         raise BadRequest(f"timm cannot build '{recipe.model}': {reason}") from error
+    check_drops(model, recipe)
     expected = model.pretrained_cfg
     mean, std = expected.get("mean", IMAGENET_MEAN), expected.get("std", IMAGENET_STD)
     return model, Normalise(tuple(mean), tuple(std))
+
+
+def drop_options(recipe: Recipe) -> dict[str, float]:
+    """What timm calls the recipe's dropout and drop-path; what is 0 is left to timm."""
+    return {name: getattr(recipe, key) for key, name in DROPS.items() if getattr(recipe, key)}
+
+
+def check_drops(model: nn.Module, recipe: Recipe) -> None:
+    """Raise BadRequest where a model of timm has taken a rate and does nothing with it."""
+    for key in (key for key in DROPS if getattr(recipe, key)):
+        attributes = ("drop_prob", "drop_path_rate") if key == "drop_path" else ("p", "drop_rate")
+        rates = (getattr(module, name, 0.0) for module in model.modules() for name in attributes)
+        if not any(isinstance(rate, float) and rate > 0 for rate in rates):
+            raise BadRequest(no_drop(recipe, key))
+
+
+def no_drop(recipe: Recipe, key: str) -> str:
+    flag = f"--{key.replace('_', '-')}"
+    return f"{recipe.model} has no place for {flag}: drop {flag}, or choose another --model"
 
 
 def check_image_sizes(model: nn.Module, recipe: Recipe, classes: int) -> None:

@@ -30,6 +30,7 @@ from stoker.errors import BadRequest
 from stoker.recipe.recipe import Recipe
 from stoker.train.device import memory_format
 from stoker.train.model.build import check_image_sizes
+from stoker.train.model.optimizer_names import BUILT_IN
 from stoker.train.optim import build_optimizer, tensors_of
 from stoker.train.passes import AMP_TYPES, forward
 from stoker.train.trials.memory import model_of_shapes
@@ -148,7 +149,8 @@ class Prediction:
             fill_with_fakes(self._model, memory_format(recipe))
             self._optimizer = build_optimizer(recipe, self._model)
             self._set_gradients()
-            self._optimizer.step()  # makes the optimiser's state
+            with refused_without_numbers(recipe, by_optimizer=True):
+                self._optimizer.step()  # makes the optimiser's state
         self._sums: dict[tuple[int, int, bool, bool], Sums] = {}
 
     def training(self, share: int, images: int, image_size: int) -> Peak:
@@ -222,19 +224,28 @@ class Prediction:
             losses = functional.cross_entropy(logits, labels, reduction="none")
             losses.sum().backward()  # type: ignore[no-untyped-call]
         del logits, losses
-        if not self.gpu:  # a GPU's optimiser is fused: it changes weights in place
-            self._optimizer.step()
+        # A fused optimiser of a GPU changes weights in place; others need room for a while.
+        if not self.gpu or self.recipe.optimizer not in BUILT_IN:
+            with refused_without_numbers(recipe, by_optimizer=True):
+                self._optimizer.step()
 
 
 @contextmanager
-def refused_without_numbers(recipe: Recipe) -> Iterator[None]:
-    """Raise NeedsNumbers where a model chooses its way by numbers, which shapes do not have."""
+def refused_without_numbers(recipe: Recipe, *, by_optimizer: bool = False) -> Iterator[None]:
+    """Raise NeedsNumbers where a model, or the optimiser, chooses its way by numbers, which shapes
+    do not have."""
     try:
         yield
     except (BadRequest, RuntimeError) as error:
         by_numbers = isinstance(error, DataDependentOutputException)
         if not by_numbers and "on meta tensors" not in str(error):
             raise
+        if by_optimizer:
+            raise NeedsNumbers(
+                f"the memory of --optimizer {recipe.optimizer} cannot be predicted: its steps "
+                "depend on the numbers in the gradient; predict with --optimizer adamw, which "
+                "needs about as much"
+            ) from error
         raise NeedsNumbers(
             f"the memory of {recipe.model} cannot be predicted: its passes depend on the numbers "
             "in the images, not on their size alone; choose another --model, or leave out --memory"

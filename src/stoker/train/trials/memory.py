@@ -32,7 +32,9 @@ def parameters(recipe: Recipe, classes: int) -> int:
 
 def checkpoint_bytes(recipe: Recipe, numbers: int) -> int:
     """Bytes of a checkpoint of so many parameters: weights, moving average, optimiser state."""
-    copies = 1 + int(recipe.ema) + (2 if recipe.optimizer == "adamw" else int(recipe.momentum > 0))
+    # Of the other optimisers most have two numbers for each weight.
+    moments = int(recipe.momentum > 0) if recipe.optimizer == "sgd" else 2
+    copies = 1 + int(recipe.ema) + moments
     return FLOAT_BYTES * numbers * copies
 
 
