@@ -49,6 +49,14 @@ ALIASES = {
     "warmup": "warmup_epochs",
     "base_lr": "lr_base",
     "epoch": "epochs",
+    "initial_checkpoint": "weights",
+    "pretrained_path": "weights",
+    "finetune": "weights",
+    "freeze_layers": "freeze",
+    "patience_epochs": "patience",
+    "early_stopping": "patience",
+    "early_stopping_patience": "patience",
+    "target_accuracy": "target",
 }
 """Names that timm, torchvision and others use, with ours."""
 ZERO_CONFIG = "first-look"
