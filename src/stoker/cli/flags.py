@@ -24,12 +24,13 @@ from stoker.text import say
 RARE = [name for name, spec in SPECS.items() if spec.metadata["rare"]]
 """Keys without a flag: they are set in recipe files."""
 COMMON = (
-    *("model", "pretrained", "epochs", "batch_size", "lr", "image_size", "amp", "ema"),
+    *("model", "pretrained", "weights", "epochs", "batch_size", "lr", "image_size", "amp", "ema"),
     *("seed", "time_limit"),
 )
 """Keys whose flags `stoker train --help` shows; `--help-all` shows the rest."""
 
-
+METAVARS = {"weights": "PATH", "freeze": "body|N|GLOB"}
+"""What stands for the value of a flag, where its type does not say it."""
 _WRONG_NUMBER = re.compile(r"argument (--\S+): invalid (int|float) value: (.*)", re.DOTALL)
 """How argparse refuses a value."""
 
@@ -170,6 +171,8 @@ def add_flag(group: argparse._ActionsContainer, name: str, table: type = Recipe)
 def metavar(name: str, table: type = Recipe) -> str:
     if choices := specs_of(table)[name].metadata["choices"]:
         return "|".join(choices)
+    if name in METAVARS:
+        return METAVARS[name]
     kinds = {int: "N", float: "X", str: "NAME", Mapping[str, str]: "NAME=NAME,..."}
     return kinds.get(types_of(table)[name], "X,X")
 
@@ -178,7 +181,7 @@ def format_default(value: Any) -> str:
     """A default as a user would type it."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    if value == ():
+    if value in ((), ""):
         return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 

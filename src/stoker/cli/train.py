@@ -25,7 +25,7 @@ from stoker.survive.stopping import StopRequest
 from stoker.survive.storage import require_storage
 from stoker.text import say, shown
 from stoker.train.attempt import launch
-from stoker.train.model.names import OWN, check_model
+from stoker.train.model.names import OWN, check_fine_tuning, check_model
 from stoker.train.model.optimizer_names import check_optimizer
 
 MOST_PROFILED = 100
@@ -103,15 +103,19 @@ def run(arguments: Sequence[str]) -> int:
     path, resolved = launch.find_run(parsed.run, data, dataset.fingerprint, candidates)
     run = Run(path)
     allowed = [name.replace("-", "_") for name in parsed.allow_change.split(",") if name]
+    note = "" if is_rank() else launch.check_weights(run, resolved.recipe)
+    if note:
+        say(f"note: {note}")
     if run.exists:
         changes = run.recipe_changes(resolved.recipe, dataset, allowed)
         if (
             run.finished
+            and (early := launch.early_end_of(run, resolved.recipe)) is not None
             and not any(change.kind == CONSENT for change in changes)
             and launch.has_result(run)
         ):
             if speaks():
-                say(f"finished already: stoker explain {path}")
+                say(f"finished already{f' ({early})' if early else ''}: stoker explain {path}")
             return FINISHED
     if not is_rank():
         require_storage(path)
@@ -160,6 +164,7 @@ def check(parsed: argparse.Namespace, recipe: Recipe) -> None:
     check_batch(recipe, parsed.ranks)
     check_model(recipe)
     check_optimizer(recipe)
+    check_fine_tuning(recipe)
     if not is_rank():
         check_rank_variables(os.environ, parsed.ranks)
         launch.check_run_place(Path(parsed.run or "runs"), parsed.data)
@@ -177,8 +182,9 @@ def packed(folder: str, recipe: Recipe, stop: StopRequest) -> Path:
     from stoker.data.packing.pack import default_out
 
     out = default_out(folder)
-    if Path(folder).exists() and not Dataset.is_packed(out) and not OWN.fullmatch(recipe.model):
-        from stoker.train.model.build import try_model
+    quick = OWN.fullmatch(recipe.model) and not recipe.weights
+    if Path(folder).exists() and not Dataset.is_packed(out) and not quick:
+        from stoker.train.model.start import try_model
 
         try_model(recipe)
     return pack_and_show(folder, None, stop, recipe.spot_notice)

@@ -64,6 +64,15 @@ class Recipe:
     pretrained: bool = key(
         False, "start from timm's pretrained weights (downloads them)", fixed=True
     )
+    weights: str = key(
+        "", "start from the weights of a file, a run or an export (a path)", fixed=True
+    )
+    freeze: str = key(
+        "", "what is not trained: body (all but the head), the first N stages, or names (a glob)"
+    )
+    freeze_epochs: float = key(
+        0.0, "epochs until everything is trained; 0: --freeze holds for the whole run", at_least=0
+    )
     epochs: int = key(20, "number of passes over the training images", at_least=1)
     batch_size: int = key(64, "global batch size: all ranks and micro-batches", at_least=1)
     phases: tuple[Phase, ...] = key((), "image size and batch size by epoch", rare=True)
@@ -94,6 +103,16 @@ class Recipe:
         at_most=0.9999,
     )
     weight_decay: float = key(1e-4, "weight decay; biases and norm layers have none", at_least=0)
+    head_lr_scale: float = key(
+        1.0, "factor of the head's learning rate", above=0, at_most=1000, fixed=True
+    )
+    layer_decay: float = key(
+        1.0,
+        "factor of the learning rate from each layer to the one before",
+        above=0,
+        at_most=1,
+        fixed=True,
+    )
     clip_grad: float = key(0.0, "largest norm of the gradient; 0: no clipping", at_least=0)
 
     class_weights: str = key(
@@ -156,6 +175,15 @@ class Recipe:
     )
     eval_batch_size: int = place(250, "number of images a rank evaluates at once", at_least=1)
     eval_every: int = place(1, "number of epochs between evaluations", at_least=1)
+    patience: int = place(
+        0, "end after N evaluations without a better result; 0: train all epochs", at_least=0
+    )
+    target: float = place(
+        0.0,
+        "end when top-1 reaches this share, such as 0.9; 0: train all epochs",
+        at_least=0,
+        at_most=1,
+    )
     checkpoint_interval: float = place(
         0.0, "seconds between checkpoints; 0: derive them from the cost of a save", at_least=0
     )
@@ -266,6 +294,11 @@ def check_together(recipe: Recipe) -> None:
         raise BadRequest("image_size and batch_size of phases must be at least 1")
     if warmup >= epochs:
         raise BadRequest(f"warmup_epochs = {warmup} must be less than epochs = {epochs}")
+    if recipe.weights and recipe.pretrained:
+        raise BadRequest(
+            "weights and pretrained exclude each other: drop one (--no-pretrained, if a recipe "
+            "sets it)"
+        )
     if any(epoch < 0 for epoch in recipe.decay_epochs):
         raise BadRequest(f"decay_epochs must be at least 0, not {list(recipe.decay_epochs)}")
     if recipe.scheduler == "step" and not recipe.decay_epochs:

@@ -57,6 +57,14 @@ ALIASES = {
     "drop_path_rate": "drop_path",
     "stochastic_depth": "drop_path",
     "class_weight": "class_weights",
+    "initial_checkpoint": "weights",
+    "pretrained_path": "weights",
+    "finetune": "weights",
+    "freeze_layers": "freeze",
+    "patience_epochs": "patience",
+    "early_stopping": "patience",
+    "early_stopping_patience": "patience",
+    "target_accuracy": "target",
 }
 """Names that timm, torchvision and others use, with ours."""
 ZERO_CONFIG = "first-look"

@@ -1,8 +1,9 @@
 """A recipe for another number of epochs: what is counted in epochs changes in proportion.
 
 Invariants: only `--epochs` does this, and only to a recipe that sets its own epochs and has phases,
-or a warm-up that would not fit. Each phase lasts at least one epoch. Where there are fewer epochs
-than phases, the last phases are kept: the size of the last one is the size that is evaluated.
+or a warm-up or a frozen beginning that would not fit. Each phase lasts at least one epoch. Where
+there are fewer epochs than phases, the last phases are kept: the size of the last one is the size
+that is evaluated.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from stoker.text import plural
 def scaled(values: Mapping[str, Any], before: int, after: int) -> dict[str, Any]:
     """The keys of a recipe for `before` epochs that change if it has `after` epochs."""
     phases, warmup = values.get("phases", ()), values.get("warmup_epochs", 0.0)
-    if before == after or not (phases or warmup >= after):
+    frozen = values.get("freeze_epochs", 0.0)
+    if before == after or not (phases or max(warmup, frozen) >= after):
         return {}
     changes: dict[str, Any] = {}
     if phases:
         changes["phases"] = scaled_phases(phases, before, after)
         if decays := values.get("decay_epochs", ()):
             changes["decay_epochs"] = tuple(round(at * after / before, 4) for at in decays)
+    if frozen:
+        changes["freeze_epochs"] = round(frozen * after / before, 4)
     if warmup:
         changes["warmup_epochs"] = round(warmup * after / before, 4)
     return {name: value for name, value in changes.items() if value != values[name]}
@@ -52,6 +56,8 @@ def scaled_line(values: Mapping[str, Any], changes: Mapping[str, Any], epochs: s
             return f"{plural(len(value), 'phase')} from epoch {starts}"
         if name == "warmup_epochs":
             return f"warm-up {value:g} epochs"
+        if name == "freeze_epochs":
+            return f"frozen for {value:g} epochs"
         return f"decays at epochs {', '.join(f'{at:g}' for at in value)}"
 
     parts = [

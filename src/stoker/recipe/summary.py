@@ -28,10 +28,12 @@ def derived_line(
     up_to = "" if first.batch_size == world * max(sizes) * len(sizes) else "up to "
     peaks = dict.fromkeys(f"{peak_lr(recipe, s.batch_size):.4g}" for s in timeline.stretches)
     rule = f"{recipe.lr_base:g} for {recipe.lr_base_size} images, {recipe.lr_base_scale}"
+    factors = f", head x {recipe.head_lr_scale:g}" if recipe.head_lr_scale != 1 else ""
+    factors += f", layer decay {recipe.layer_decay:g}" if recipe.layer_decay != 1 else ""
     return (
         f"global batch {first.batch_size:,} = {plural(world, 'rank')} x "
         f"{up_to}{plural(max(sizes), 'image')} x {plural(len(sizes), 'micro-batch')}; "
-        f"peak learning rate {' / '.join(peaks)} ({'--lr' if recipe.lr else rule}); "
+        f"peak learning rate {' / '.join(peaks)} ({'--lr' if recipe.lr else rule}{factors}); "
         f"warm-up {recipe.warmup_epochs:g} epochs = "
         f"{plural(warmup_steps(recipe, timeline), 'step')}; "
         f"{plural(recipe.epochs, 'epoch')} = {plural(timeline.steps, 'step')}"

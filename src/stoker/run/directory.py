@@ -130,6 +130,12 @@ class Run:
         record = self.record
         return cast(dict[str, Any], [record, *record["changes"]][-1]["values"])
 
+    @property
+    def start(self) -> dict[str, Any]:
+        """What is on record about the weights that the run began with; empty for random ones."""
+        start = self.record.get("start") if self.exists else None
+        return start if isinstance(start, dict) else {}
+
     def recipe_changes(
         self, recipe: Recipe, dataset: DatasetIdentity, allowed: Collection[str] = ()
     ) -> list[Change]:

@@ -95,7 +95,8 @@ def data_seconds(parts: dict[str, float]) -> float:
 
 
 def start_lines(event: Event) -> list[str]:
-    lines = [event["derived"], *(f"note: {text}" for text in event["warnings"])]
+    loaded = [event["weights"]] if event.get("weights") else []
+    lines = [*loaded, event["derived"], *(f"note: {text}" for text in event["warnings"])]
     reasons = event.get("torn_reasons", {})
     for name in event["torn"]:
         reason = f": {one_line(reasons[name])}" if name in reasons else ""
@@ -123,7 +124,8 @@ def evaluation_line(event: Event, best: bool, with_top5: bool = True) -> str:
 def end_line(event: Event, run: str) -> str:
     if event["outcome"] == "finished":
         best = f": best top-1 {event['best']:.2%}" if event.get("best", -1) >= 0 else ""
-        return f"finished{best}; for details: stoker explain {run}"
+        early = f" early ({event['reason']})" if event.get("reason") else ""
+        return f"finished{early}{best}; for details: stoker explain {run}"
     if event["outcome"] == "interrupted":
         saved = event.get("saved", True)
         return (

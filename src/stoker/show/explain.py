@@ -83,6 +83,7 @@ def explain(run: Run) -> list[str]:
         f"{record['values']['model']} on {Path(record['data']).name} "
         f"({plural(starts[-1]['samples'], 'image')}, {plural(len(record['classes']), 'class')}), "
         f"recipe {record['recipe']}",
+        *start_lines(run),
         *history_lines(run, starts, ledger, incidents),
         *result_lines(run, with_top5=len(record["classes"]) > 5),
     ]
@@ -91,6 +92,12 @@ def explain(run: Run) -> list[str]:
     verdict = next((verdict.lines() for verdict in verdicts if verdict), [])
     rest = [*verdict, *damage_lines(run, incidents)]
     return [*head, *time_lines(run, ledger, MOST_LINES - len(head) - len(rest)), *rest]
+
+
+def start_lines(run: Run) -> list[str]:
+    """The weights that the run began with, if it loaded any."""
+    line = run.start.get("line")
+    return [one_line(line)] if isinstance(line, str) else []
 
 
 def damage_lines(run: Run, incidents: list[Event]) -> list[str]:
@@ -113,7 +120,7 @@ def history_lines(
     if end is None:
         state = "running" if run.is_running else "killed (the same command goes on)"
     elif end["outcome"] == "finished":
-        state = "finished"
+        state = f"finished early ({one_line(end['reason'])})" if end["reason"] else "finished"
     else:
         state = f"{end['outcome']} ({one_line(end['reason'])})"
     ranks = plural(starts[-1]["world"], "rank")

@@ -24,7 +24,7 @@ MARKER = "COMMITTED"
 FILES = ("weights.safetensors", "ema.safetensors", "state.pt")
 REQUIRED = ("weights.safetensors", "state.pt")
 NAME = re.compile(r"\d{9,}(-\d+)?")
-COUNTS = ("step", "position", "evaluated")
+COUNTS = ("step", "position", "evaluated", "stale")
 
 
 def step_and_save(name: str) -> tuple[int, int]:

@@ -77,7 +77,7 @@ class Evaluator:
         waiting: Callable[[float], None] = lambda seconds: None,
     ) -> Accuracy | None:
         """Count right answers; None if `stop` came first. `waiting` gets the seconds of a delay."""
-        was_training = model.training
+        modes = [(module, module.training) for module in model.modules()]
         model.eval()
         device = self.ranks.device
         counts = torch.zeros(3, dtype=torch.int64, device=device)
@@ -100,7 +100,8 @@ class Evaluator:
                 loss += nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
                 self.transfer.release(batch)
         finally:
-            model.train(was_training)
+            for module, mode in modes:  # frozen layers have another one than the rest
+                module.training = mode
             batches.close()  # type: ignore[attr-defined]
         images, top1, top5 = self.ranks.sum(counts.cpu()).tolist()
         total = self.ranks.sum(loss.cpu())

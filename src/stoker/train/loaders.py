@@ -23,6 +23,7 @@ from stoker.data.loading.memory import LoaderMemory, fit_prefetch, total_bytes
 from stoker.data.loading.order import InOrder, Order, lanes_for
 from stoker.data.loading.small_images import CACHE_BYTES
 from stoker.data.loading.stored_size import enlarged_note
+from stoker.errors import BadRequest
 from stoker.host.limits import allowed_memory, usable_cores, usable_memory
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch, Timeline, check_batch
@@ -30,6 +31,10 @@ from stoker.train.device import build_on_device, set_arithmetic
 from stoker.train.evaluate import Evaluator
 from stoker.train.mixing import Ints, MixNumbers, draw_mix
 from stoker.train.model.build import Normalise, check_image_sizes
+from stoker.train.model.freeze import plan_freeze
+from stoker.train.model.names import check_fine_tuning
+from stoker.train.model.start import Start, load_start, normalise_of
+from stoker.train.model.weight_places import InputFacts
 from stoker.train.process_group import Ranks
 from stoker.train.transfer import BatchTransfer
 
@@ -56,6 +61,8 @@ class Prepared:
     model: nn.Module
     normalise: Normalise
     fit: Fit
+    start: Start | None = None
+    """The weights that the model has now, if any were loaded; a checkpoint replaces them."""
 
     @property
     def lanes(self) -> int:
@@ -70,8 +77,13 @@ class Prepared:
         return torch.from_numpy(weights).float().to(device)
 
 
-def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
-    """Build the model and plan the loaders. Raises BadRequest for what cannot be trained."""
+def prepare(
+    dataset: Dataset, recipe: Recipe, ranks: Ranks, known_input: InputFacts | None = None
+) -> Prepared:
+    """Build the model and plan the loaders. `known_input`: what a run that exists has recorded; its
+    weights come from a checkpoint, and `with_start` loads others where there is none. Raises
+    BadRequest for what cannot be trained."""
+    check_fine_tuning(recipe)
     set_arithmetic(recipe)
     split = dataset.split("train")
     timeline = Timeline.of(recipe, len(split))
@@ -82,9 +94,29 @@ def prepare(dataset: Dataset, recipe: Recipe, ranks: Ranks) -> Prepared:
     if recipe.class_weights != OFF:
         counts = counts_of(dataset, split)
         fit.notes.append(weights_note(recipe.class_weights, counts, dataset.classes))
+    if (recipe.patience or recipe.target) and evaluated is None:
+        raise BadRequest(
+            f"--{'patience' if recipe.patience else 'target'} needs an evaluation, and this set "
+            "has no images for one: pack it again with --val-share 0.1"
+        )
     model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
     check_image_sizes(model, recipe, len(dataset.classes))
-    return Prepared(dataset, recipe, split, evaluated, timeline, model, normalise, fit)
+    plan_freeze(recipe, model)
+    prepared = Prepared(dataset, recipe, split, evaluated, timeline, model, normalise, fit)
+    if known_input is None:
+        return with_start(prepared)
+    return replace(prepared, normalise=normalise_of(known_input, normalise))
+
+
+def with_start(prepared: Prepared) -> Prepared:
+    """With the weights that the recipe names in the model. Raises BadRequest where they do not fit
+    it, or cannot be read."""
+    start = load_start(prepared.recipe, prepared.model, prepared.dataset.classes)
+    if start is None:
+        return prepared
+    prepared.fit.notes.extend(start.note(prepared.recipe))
+    normalise = normalise_of(start.input, prepared.normalise)
+    return replace(prepared, start=start, normalise=normalise)
 
 
 def counts_of(dataset: Dataset, split: SplitIndex) -> Ints:

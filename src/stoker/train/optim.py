@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +18,33 @@ from torch.optim import Optimizer
 
 from stoker.recipe.recipe import SPECS, Recipe
 from stoker.recipe.schedule import peak_lr
+from stoker.train.model.freeze import is_trained
+from stoker.train.model.layers import lr_scales
 from stoker.train.model.optimizer_names import BUILT_IN, check_optimizer
 
 
 def parameter_groups(recipe: Recipe, model: nn.Module) -> list[dict[str, Any]]:
-    """The weights that are trained: kernels, then biases and norms, which have no weight decay."""
-    kernels = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
-    others = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
+    """The weights that are trained, now or after a frozen beginning: kernels, then biases and
+    norms, which have no weight decay; such a pair for each factor of the learning rate."""
+    if recipe.head_lr_scale == 1 and recipe.layer_decay == 1:
+        return list(pair_of_groups(recipe, list(model.parameters())))
+    scales = lr_scales(model, recipe.head_lr_scale, recipe.layer_decay)
+    by_scale: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        by_scale.setdefault(scales[name], []).append(parameter)
     return [
-        {"params": kernels, "weight_decay": recipe.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+        {**group, "lr_scale": scale}
+        for scale, parameters in sorted(by_scale.items())
+        for group in pair_of_groups(recipe, parameters)
+        if group["params"]
     ]
+
+
+def pair_of_groups(recipe: Recipe, parameters: list[nn.Parameter]) -> Iterator[dict[str, Any]]:
+    """The trained ones of some parameters, with and without weight decay."""
+    trained = [parameter for parameter in parameters if is_trained(parameter)]
+    yield {"params": [p for p in trained if p.ndim > 1], "weight_decay": recipe.weight_decay}
+    yield {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0}
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module, fused: bool | None = None) -> Optimizer:
@@ -87,7 +104,7 @@ def fill_momentum(optimizer: Optimizer) -> None:
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("lr_scale", 1.0)
 
 
 def gradient_norm(gradients: list[Tensor]) -> Tensor:

@@ -68,6 +68,10 @@ class ShapeTrial:
         tries = self.compiles or on_gpu or faults.is_armed("trial")
         return tries and (batch.size, batch.image_size) not in self._ready
 
+    def forget(self) -> None:
+        """Try each shape again: more weights are trained from here on."""
+        self._ready.clear()
+
     def __call__(self, batch: Batch) -> None:
         """Try a shape. Raises Trouble that all ranks agree on if any of them runs out of memory."""
         step, sizes = self.step, self.step.micro_batch_sizes(batch)

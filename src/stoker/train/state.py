@@ -26,7 +26,8 @@ from stoker.train.optim import (
 @dataclass
 class TrainState:
     """Model, optimiser, moving average, loss scaler, and the position of the run. `evaluated` is
-    the position of the latest evaluation, `best` the best top-1 share so far."""
+    the position of the latest evaluation, `best` the best top-1 share so far, `stale` the number of
+    evaluations since then."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -36,6 +37,7 @@ class TrainState:
     step: int = 0
     evaluated: int = 0
     best: float = -1.0
+    stale: int = 0
     copy: SnapshotCopy = field(default_factory=PlainCopy)
     """How a snapshot is taken from the device."""
 
@@ -67,7 +69,7 @@ class TrainState:
                 "optimizer": copy_tree(optimizer, self.copy),
                 "scaler": self.scaler.state_dict(),
             },
-            facts={**progress, "best": self.best, **facts},
+            facts={**progress, "best": self.best, "stale": self.stale, **facts},
             ready=self.copy.end(),
         )
 
@@ -86,6 +88,7 @@ class TrainState:
             self.scaler.load_state_dict(snapshot.state["scaler"])
         self.position, self.step = snapshot.facts["position"], snapshot.facts["step"]
         self.evaluated, self.best = snapshot.facts["evaluated"], snapshot.facts["best"]
+        self.stale = snapshot.facts.get("stale", 0)  # earlier versions did not count
 
 
 def misfit(recipe: Recipe, model: nn.Module, snapshot: Snapshot) -> str:

@@ -8,6 +8,7 @@ do not know of it, for it may have come in the middle of the gradient exchange.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,6 +32,7 @@ from stoker.survive.remedies import MEMORY, NOT_FINITE, Remedies, Trouble
 from stoker.train.device import LateNumbers, seed_device
 from stoker.train.evaluate import hits
 from stoker.train.mixing import draw_mix, mixes, partners
+from stoker.train.model.freeze import NOTHING, Freeze, is_trained
 from stoker.train.model_input import MakeInput
 from stoker.train.optim import (
     clip_gradients,
@@ -61,12 +63,15 @@ class Step:
     """How batches get to the device; without it, as the device needs it."""
     class_weights: Tensor | None = None
     """How much an image of each class counts in the gradient; without it, all count the same."""
+    freeze: Freeze = NOTHING
+    wrap: Callable[[], tuple[nn.Module, GradientExchange | None]] | None = None
+    """Wraps the model again, where other weights are to be trained."""
 
     def __post_init__(self) -> None:
         self.batches = self.transfer or transfer_to(self.ranks.device)
-        self.parameters = [p for p in self.state.model.parameters() if p.requires_grad]
-        # torch.compile wraps the module once more.
-        self.ddp = getattr(self.wrapped, "_orig_mod", self.wrapped)
+        self._use_wrapped()
+        self.rate = 0.0
+        """The learning rate of the latest step, before the factors of layers."""
         self.micro_batch = self.remedies.micro_batch(self.recipe)
         # Where the optimiser cannot skip a step on the device, the host has to know before it.
         reads_late = self.ranks.device.type == "cuda" and skips_on_device(self.state.optimizer)
@@ -78,8 +83,39 @@ class Step:
         """The step that trouble was raised about."""
         if faults.is_armed("gradient"):
             # The first weights get their gradient last: all others are exchanged by then.
-            first = next(self.state.model.parameters())
+            first = self.parameters[0]
             first.register_hook(lambda gradient: faults.reach("gradient", gradient))  # type: ignore[no-untyped-call]
+
+    def _use_wrapped(self) -> None:
+        self.parameters = [p for p in self.state.model.parameters() if p.requires_grad]
+        # torch.compile wraps the module once more.
+        self.ddp = getattr(self.wrapped, "_orig_mod", self.wrapped)
+        self.is_frozen = len(self.parameters) < sum(map(is_trained, self.state.model.parameters()))
+        """Whether some weights are not trained now, and will be or would be."""
+
+    def train_mode(self) -> None:
+        """Set the model to training; frozen BatchNorm layers keep their statistics."""
+        self.wrapped.train()
+        if self.is_frozen:
+            self.freeze.hold_statistics(self.state.model)
+
+    def thaws_at(self, batch: Batch) -> bool:
+        """Whether all weights are to be trained from this batch on, and are not yet."""
+        return self.is_frozen and not self.freeze.holds(batch.position, self.timeline.samples)
+
+    def thaw(self) -> None:
+        """Train all weights from here on. DDP and the compiler made their plans for some of them,
+        so the model is wrapped again, as an attempt that begins here wraps it."""
+        assert self.wrap is not None
+        if isinstance(self.ddp, DistributedDataParallel):
+            # Those of the new one would come on top.
+            self.ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]
+        self.state.model.zero_grad(set_to_none=True)
+        self.freeze.thaw(self.state.model)
+        self.state.model.train()
+        self.wrapped, self.exchange = self.wrap()
+        self._use_wrapped()
+        self.train_mode()
 
     def __call__(self, loaded: Loaded) -> LateNumbers:
         """Make the step. Returns the loss and the top-1 and top-5 hits, summed over this rank's
@@ -90,7 +126,8 @@ class Step:
         seed = seed_of(self.recipe.seed, batch.position, self.ranks.rank, "dropout")
         seed_device(self.ranks.device, seed)
         rate = learning_rate(self.recipe, self.timeline.samples, batch)
-        set_learning_rate(state.optimizer, rate * self.remedies.lr_factor(batch.position))
+        self.rate = rate * self.remedies.lr_factor(batch.position)
+        set_learning_rate(state.optimizer, self.rate)
         for parameter in self.parameters:
             parameter.grad = None
         fits = True
@@ -234,7 +271,7 @@ class Step:
         """The samples and labels of this rank's batch, and the learning rate."""
         loaded = self.loaded
         return {
-            "lr": self.state.optimizer.param_groups[0]["lr"],
+            "lr": self.rate,
             "samples": loaded.samples if loaded else [],
             "labels": loaded.labels if loaded else [],
         }

@@ -40,6 +40,10 @@ OTHER: dict[str, Any] = {
     "auto_augment": "rand",
     "color_jitter": 0.5,
     "random_erasing": 0.5,
+    "weights": "model.safetensors",
+    "freeze": "body",
+    "layer_decay": 0.5,
+    "target": 0.9,
 }
 
 
@@ -72,9 +76,20 @@ class TestKinds:
     @pytest.mark.parametrize(
         ("kind", "names"),
         [
-            (FIXED, {"model", "pretrained", "optimizer", "ema", "seed"}),
-            (CONSENT, {"lr", "epochs", "batch_size", "scheduler", "phases", "amp", "crop"}),
-            (HARMLESS, {"threads", "micro_batch", "grace", "keep_checkpoints", "log_interval"}),
+            (FIXED, {"model", "pretrained", "weights", "optimizer", "ema", "seed", "layer_decay"}),
+            (CONSENT, {"lr", "epochs", "batch_size", "scheduler", "phases", "amp", "freeze"}),
+            (
+                HARMLESS,
+                {
+                    "threads",
+                    "patience",
+                    "target",
+                    "micro_batch",
+                    "grace",
+                    "keep_checkpoints",
+                    "log_interval",
+                },
+            ),
         ],
     )
     def test_the_kinds_are_what_people_expect(self, kind: str, names: set[str]) -> None:

@@ -116,6 +116,7 @@ class TestFacts:
             "step": 3,
             "evaluated": 16,
             "best": 0.03,
+            "stale": 0,
             "classes": ["cat", "dog", "cow"],
         }
 

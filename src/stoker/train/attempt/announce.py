@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from stoker import faults
-from stoker.data.dataset import Dataset
 from stoker.host.gpu import gpus_at_hand
 from stoker.measure.environment import attempt_environment, seconds_since_start
 from stoker.recipe.changes import CONSENT, HARMLESS
@@ -34,8 +33,9 @@ from stoker.train.records.trace import profile_note
 ALLOWED = {HARMLESS: "", CONSENT: ", as allowed, from here on"}
 
 
-def record_of(resolved: Resolved, dataset: Dataset, lanes: int) -> dict[str, Any]:
+def record_of(resolved: Resolved, prepared: Prepared) -> dict[str, Any]:
     """The content of run.json: enough to continue the run on another machine."""
+    dataset, start = prepared.dataset, prepared.start
     return {
         "format": FORMAT,
         "recipe": resolved.name,
@@ -44,9 +44,10 @@ def record_of(resolved: Resolved, dataset: Dataset, lanes: int) -> dict[str, Any
         "data": str(Path(dataset.path).resolve()),
         "fingerprint": dataset.fingerprint,
         "classes": dataset.classes,
-        "lanes": lanes,
+        "lanes": prepared.lanes,
         "created": time.time(),
         "changes": [],
+        **({"start": start.record()} if start else {}),
     }
 
 
@@ -58,23 +59,10 @@ def announce(
 ) -> None:
     """Write the `attempt` event: where the attempt starts, and what follows from the recipe on this
     machine. `link`: bytes a second between machines, and CPU seconds for each byte."""
-    recipe, timeline, ranks, state = loop.step.recipe, loop.timeline, loop.ranks, loop.state
-    events, run = loop.records.events, inputs.run
+    timeline, ranks, state = loop.timeline, loop.ranks, loop.state
+    events, start = loop.records.events, inputs.prepared.start
     place = {"world": ranks.world, "environment": attempt_environment(ranks.device)}
-    derived = derived_line(recipe, timeline, ranks.world, loop.step.micro_batch)
-    notes = [
-        *warnings(recipe, timeline),
-        *idle_gpus(ranks),
-        *split_note(run, derived),
-        *bits_notes(loop, inputs, place),
-        *lost_ranks(run),
-        *run.damage.notes(run.path),  # of the events that were read above
-        *(f"changed: {change}{ALLOWED[change.kind]}" for change in inputs.changes),
-        *(remedy.text() for remedy in loop.step.remedies.taken),
-        *slow_to_save(recipe, rehearsal),
-        *inputs.prepared.fit.notes,
-        *profile_note(inputs.options.profile, state.step, timeline.steps),
-    ]
+    derived = derived_of(loop)
     events.write(
         "attempt",
         position=state.position,
@@ -93,13 +81,45 @@ def announce(
         epochs=timeline.epochs,
         unseen=timeline.unseen,
         derived=derived,
-        warnings=notes,
+        warnings=notes_of(loop, inputs, place, derived, rehearsal),
         startup_s=round(seconds_since_start() - inputs.began_s, 3),
+        **({"weights": start.line} if start else {}),
         **place,
     )
     if words := faults.note():
         events.write("faults", words=words)
     events.flush()
+
+
+def notes_of(
+    loop: Loop,
+    inputs: AttemptInputs,
+    place: dict[str, Any],
+    derived: str,
+    rehearsal: RehearsalResult | None,
+) -> list[str]:
+    """What the user should know before the first step, a sentence for each."""
+    recipe, timeline, run = loop.step.recipe, loop.timeline, inputs.run
+    return [
+        *warnings(recipe, timeline),
+        *idle_gpus(loop.ranks),
+        *split_note(run, derived),
+        *bits_notes(loop, inputs, place),
+        *lost_ranks(run),
+        *run.damage.notes(run.path),  # of the events that were read above
+        *(f"changed: {change}{ALLOWED[change.kind]}" for change in inputs.changes),
+        *(remedy.text() for remedy in loop.step.remedies.taken),
+        *slow_to_save(recipe, rehearsal),
+        *inputs.prepared.fit.notes,
+        *profile_note(inputs.options.profile, loop.state.step, timeline.steps),
+    ]
+
+
+def derived_of(loop: Loop) -> str:
+    """What follows from the recipe on this machine, and what is frozen now, in one line."""
+    step = loop.step
+    derived = derived_line(step.recipe, loop.timeline, loop.ranks.world, step.micro_batch)
+    return f"{derived}; {step.freeze.text()}" if step.is_frozen else derived
 
 
 def usage_facts(prepared: Prepared) -> dict[str, Any]:

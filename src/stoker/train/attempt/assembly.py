@@ -10,13 +10,17 @@ import os
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
+
+from torch import nn
 
 from stoker.chance import seed_of
 from stoker.errors import BadRequest, StokerError
 from stoker.faults import reach
 from stoker.fleet.launcher import ELASTIC
 from stoker.measure.clocks import clock_of
+from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
 from stoker.measure.trials.link import measure_send_rate
 from stoker.recipe.schedule import Timeline
@@ -32,6 +36,7 @@ from stoker.train.attempt.end import INTERRUPTED, exit_interrupted, write_end
 from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Guards, Loop, Records
 from stoker.train.loaders import Loaders, build_loaders
+from stoker.train.model.freeze import plan_freeze
 from stoker.train.model_input import input_maker
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
@@ -65,13 +70,19 @@ def assemble(inputs: AttemptInputs) -> Loop:
 
 def build_step(inputs: AttemptInputs) -> Step:
     """The step, with the newest checkpoint. Raises StokerError if ranks see different files."""
+    inputs.load_start()
     prepared, ranks, run = inputs.prepared, inputs.ranks, inputs.run
     recipe, model = prepared.recipe, prepared.model
+    timeline = Timeline.of(recipe, len(prepared.split), *run.recipe_start())
     state = TrainState.fresh(recipe, model, ranks.device)
+    freeze, position = plan_freeze(recipe, model), 0
+    if inputs.newest:
+        position = inputs.newest.facts["position"]
+    if freeze.holds(position, timeline.samples):  # once the optimiser knows every weight
+        freeze.apply(model)
     spans = build_spans(inputs, state)
-    wrapped = ranks.wrap(model)
-    exchange = ranks.watch_exchange(wrapped, spans)
-    ranks.settle(wrapped, model, prepared.timeline.stretches[0].image_size)
+    wrap = partial(wrap_model, inputs, timeline, spans)
+    wrapped, exchange = wrap()
     if inputs.newest:
         state.restore(inputs.newest)
     remedies = Remedies(run.path)
@@ -81,13 +92,23 @@ def build_step(inputs: AttemptInputs) -> Step:
         raise StokerError(
             f"ranks see different files in {run.path}: put --run on a disk that all machines share"
         )
-    timeline = Timeline.of(recipe, len(prepared.split), *run.recipe_start())
-    if recipe.compile:
-        wrapped = compile_model(wrapped, timeline)
     to_input = input_maker(prepared.normalise, ranks.device, recipe.channels_last, recipe.amp)
-    step = Step(recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
-    step.class_weights = prepared.weights_on(ranks.device)
-    return step
+    parts = (recipe, timeline, ranks, state, wrapped, to_input, remedies, spans, exchange)
+    weights = prepared.weights_on(ranks.device)
+    return Step(*parts, freeze=freeze, wrap=wrap, class_weights=weights)
+
+
+def wrap_model(
+    inputs: AttemptInputs, timeline: Timeline, spans: Spans
+) -> tuple[nn.Module, GradientExchange | None]:
+    """The model as a step calls it: gradients averaged over ranks, compiled if asked for."""
+    ranks, prepared = inputs.ranks, inputs.prepared
+    wrapped = ranks.wrap(prepared.model)
+    exchange = ranks.watch_exchange(wrapped, spans)
+    ranks.settle(wrapped, prepared.model, prepared.timeline.stretches[0].image_size)
+    if prepared.recipe.compile:
+        wrapped = compile_model(wrapped, timeline)
+    return wrapped, exchange
 
 
 def build_spans(inputs: AttemptInputs, state: TrainState) -> Spans:

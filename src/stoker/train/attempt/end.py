@@ -26,6 +26,8 @@ def write_end(
     progress: dict[str, Any] = {}
     if state is not None:
         progress = {"position": state.position, "step": state.step, "best": state.best}
+    if state is not None and outcome == FINISHED and reason:
+        progress["stale"] = state.stale  # with `best`, what an early end was decided by
     events.write("end", outcome=outcome, reason=reason, parts=parts or {}, saved=saved, **progress)
     events.flush()
 

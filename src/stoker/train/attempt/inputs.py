@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 
 import torch
 
+from stoker.errors import BadRequest
 from stoker.measure.environment import seconds_since_start
 from stoker.recipe.changes import Change
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
 from stoker.survive.reader import Reader
 from stoker.survive.stopping import StopRequest
+from stoker.text import shown
 from stoker.train.attempt.fit import checkpoints_of
-from stoker.train.loaders import Prepared, prepare
+from stoker.train.loaders import Prepared, prepare, with_start
+from stoker.train.model.weight_places import InputFacts
 from stoker.train.process_group import Ranks
 
 
@@ -66,4 +69,30 @@ class AttemptInputs:
         gc.collect()
         if self.ranks.device.type == "cuda":
             torch.cuda.empty_cache()
-        self.prepared = prepare(dataset, recipe, self.ranks)
+        self.prepared = prepare(dataset, recipe, self.ranks, recorded_input(self.run))
+
+    def load_start(self) -> None:
+        """Load the weights that the recipe names, where no checkpoint replaces them. Raises
+        BadRequest where they are not those that the run began with, or differ between ranks."""
+        if self.newest is None and self.prepared.start is None:
+            self.prepared = with_start(self.prepared)
+        start, recipe = self.prepared.start, self.prepared.recipe
+        own = start.sha256 if start else ""
+        before = self.run.start.get("sha256") or own
+        if own not in ("", before):
+            raise BadRequest(
+                f"{shown(recipe.weights or recipe.model)} no longer holds the weights that "
+                f"{self.run.path} began with, and its checkpoints are gone: name another --run"
+            )
+        if recipe.weights or recipe.pretrained:
+            number = int(own[:12] or "0", 16)
+            if self.ranks.from_first(number) != number:
+                raise BadRequest(
+                    f"ranks read different weights from {shown(recipe.weights or recipe.model)}: "
+                    "copy the same file to every machine"
+                )
+
+
+def recorded_input(run: Run) -> InputFacts | None:
+    """The input of the weights that a run began with; None for a run that does not exist."""
+    return InputFacts.of(run.start) if run.exists else None

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from stoker import errors
+from stoker.commit import sha256_file
 from stoker.errors import BadRequest, Interrupted, StokerError
 from stoker.fleet.addresses import Endpoint, Nodes
 from stoker.fleet.elastic import Launch
@@ -24,12 +25,15 @@ from stoker.fleet.elastic import launch as take_part
 from stoker.fleet.launcher import START_TIME, is_rank, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
 from stoker.recipe.changes import changes
+from stoker.recipe.early_end import early_end
+from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
 from stoker.run.storage import refused
 from stoker.survive.manifest import manifest_of, newest_intact, pointer
 from stoker.survive.stopping import StopRequest
 from stoker.text import say, shown
+from stoker.train.model.weight_places import find_weights
 
 PACKED = "STOKER_PACKED"
 """Environment variable: the packed dataset that the launcher has made for its ranks."""
@@ -84,6 +88,36 @@ def check_run_place(path: Path, data: str) -> None:
         tempfile.TemporaryDirectory(dir=place, prefix=".stoker-").cleanup()
     except OSError as error:
         raise refused(place, error) from error
+
+
+def early_end_of(run: Run, recipe: Recipe) -> str | None:
+    """Why a finished run ended before its last epoch, by this recipe; empty where it did not. None
+    where it did and this recipe lets it go on."""
+    end = run.end() or {}
+    if "stale" not in end:
+        return ""
+    return early_end(recipe, end.get("best", -1.0), end["stale"]) or None
+
+
+def check_weights(run: Run, recipe: Recipe) -> str:
+    """A note where `--weights` is no longer what the run began with; else empty. Raises BadRequest
+    where a new run has none to begin with: one that exists does not need them."""
+    if not recipe.weights:
+        return ""
+    if not run.exists:
+        find_weights(recipe.weights)
+        return ""
+    try:
+        place = find_weights(recipe.weights)
+        now = place.sha256 or sha256_file(place.file)
+    except (BadRequest, OSError):
+        return ""  # gone, as it may be
+    if run.start.get("sha256") in (None, now):
+        return ""
+    return (
+        f"{shown(recipe.weights)} has changed since this run began: the run keeps the weights that "
+        "it has; name another --run to start from the new ones"
+    )
 
 
 def has_result(run: Run) -> bool:

@@ -22,6 +22,7 @@ from stoker.data.loading.loader import Loaded
 from stoker.errors import StokerError
 from stoker.host.out_of_memory import is_out_of_memory
 from stoker.measure.spans import shares_of
+from stoker.recipe.early_end import early_end
 from stoker.recipe.schedule import Batch
 from stoker.run.directory import Run
 from stoker.run.events import Events
@@ -126,10 +127,11 @@ class Loop:
         self.loaders.close()
 
     def run(self) -> bool:
-        """Train to the end; False if stopped before. Raises Trouble."""
+        """Train to the end of the run, or to an early one; False if stopped before. Raises
+        Trouble."""
         plan = self.timeline.batches(self.state.position)
         batches = self.loaders.loader.batches(plan, self.while_waiting)
-        self.step.wrapped.train()
+        self.step.train_mode()
         with collecting_by_schedule() as collect:
             return self.steps(batches, collect)
 
@@ -140,10 +142,13 @@ class Loop:
         self.spans.lap()
         self.exchanged()
         try:
-            while state.position < timeline.end:
+            while state.position < timeline.end and not self.early_end:
                 if self.between_steps():
                     return False
-                self.try_shape(timeline.batch_at(state.position))
+                if self.early_end:
+                    break
+                self.thaw_before(batch := timeline.batch_at(state.position))
+                self.try_shape(batch)
                 with self.spans("data"):
                     loaded = next(batches)
                 self.train_on(loaded)
@@ -161,6 +166,30 @@ class Loop:
         self.ranks.meet()
         self.save(wait=True)
         return True
+
+    @property
+    def early_end(self) -> str:
+        """Why the run ends at this position; empty where it does not. Only just after an evaluation
+        does it, and all ranks know the same evaluations."""
+        state = self.state
+        if not state.position or state.evaluated != state.position:
+            return ""
+        return early_end(self.step.recipe, state.best, state.stale)
+
+    def thaw_before(self, batch: Batch) -> None:
+        """Train all weights from this batch on, if the recipe says so."""
+        if not self.step.thaws_at(batch):
+            return
+        self.records.log.flush()
+        with self.guards.watchdog.long_work():
+            self.step.thaw()
+            gc.unfreeze()
+            gc.collect()  # the old wrapping has buffers for gradients
+            gc.freeze()
+        self.exchanged()  # that of the passes in which DDP plans is no step's
+        self.shape_trial.forget()
+        words = "all weights are trained from here on"
+        self.records.events.write("note", words=f"epoch {self.step.freeze.epochs:g}: {words}")
 
     def try_shape(self, batch: Batch) -> None:
         """Try a new batch shape, and compile for it: after a save, as a stop request ends the
@@ -192,7 +221,7 @@ class Loop:
             **progress,
             batch=batch.size,
             images=len(loaded.labels),
-            lr=self.state.optimizer.param_groups[0]["lr"],
+            lr=self.step.rate,
             lap=self.spans.lap(shares_of(work)),
             work=work,
             **self.exchanged(),
@@ -321,6 +350,7 @@ class Loop:
         better = bool(self.ranks.from_first(int(better)))
         state.evaluated = state.position
         state.best = accuracy.top1_share if better else state.best
+        state.stale = 0 if better else state.stale + 1
         events.write(
             "evaluation",
             step=state.step,

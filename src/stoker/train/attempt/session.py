@@ -44,7 +44,7 @@ from stoker.train.attempt.end import (
     write_end,
 )
 from stoker.train.attempt.fit import checkpoints_of
-from stoker.train.attempt.inputs import AttemptInputs, AttemptOptions
+from stoker.train.attempt.inputs import AttemptInputs, AttemptOptions, recorded_input
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import naming_lost_peers
 from stoker.train.device import fix_workspace
@@ -79,7 +79,7 @@ def train(
         ranks = Ranks.join()
         leaving.push(lambda kind, *_: ranks.leave(failed=kind is not None))
         leaving.callback(run.unlock)
-        prepared = prepare(dataset, recipe, ranks)
+        prepared = prepare(dataset, recipe, ranks, recorded_input(run))
         inputs = AttemptInputs(prepared, run, ranks, stop, options, reader)
         del prepared  # so that inputs can free the model
         inputs.changes = open_run(inputs, resolved, allowed)
@@ -100,7 +100,7 @@ def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]
     run, ranks, prepared = inputs.run, inputs.ranks, inputs.prepared
     if ranks.first:
         run.lock(ELASTIC_LOCK_WAIT_S if ELASTIC in os.environ else LOCK_WAIT_S)
-        run.create(record_of(resolved, prepared.dataset, prepared.lanes), show_config(resolved))
+        run.create(record_of(resolved, prepared), show_config(resolved))
     ranks.meet()
     run.hold()
     changes = run.recipe_changes(resolved.recipe, prepared.dataset, allowed)
@@ -143,7 +143,10 @@ def run_attempt(inputs: AttemptInputs) -> str:
         with naming_lost_peers(inputs.run, inputs.attempt, events):
             loop = assemble(inputs)
             outcome = FINISHED if loop.run() else INTERRUPTED
-        reason = None if outcome == FINISHED else (stop.reason or "another rank was told to stop")
+        if outcome == FINISHED:
+            reason = loop.early_end or None
+        else:
+            reason = stop.reason or "another rank was told to stop"
         record_end(events, loop, outcome, reason)
         return outcome
     except Trouble as trouble:

@@ -85,8 +85,8 @@ class ResNet9(nn.Module):
 
 
 def build_model(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
-    """A model with weights drawn from the recipe's seed, and the input it expects. Raises
-    BadRequest for a model that does not exist, or whose pre-trained weights are out of reach."""
+    """A model with weights drawn from the recipe's seed, and the input it expects: `load_start`
+    loads the weights that the recipe names. Raises BadRequest for a model that does not exist."""
     check_model(recipe)
     if own := OWN.fullmatch(recipe.model):
         seed_weights(recipe)
@@ -99,12 +99,16 @@ def seed_weights(recipe: Recipe) -> None:
     torch.manual_seed(seed_of(recipe.seed, "weights"))
 
 
-def build_timm(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
+def build_timm(
+    recipe: Recipe, classes: int, *, pretrained: bool = False
+) -> tuple[nn.Module, Normalise]:
+    """A model of timm; `pretrained`: with timm's weights, and a new head for another number of
+    classes. Raises BadRequest where timm cannot build it, or the weights are out of reach."""
     import timm
 
-    options: dict[str, Any] = {"pretrained": recipe.pretrained, "num_classes": classes}
+    options: dict[str, Any] = {"pretrained": pretrained, "num_classes": classes}
     try:
-        if recipe.pretrained and (file := cached_weights(recipe.model)):
+        if pretrained and (file := cached_weights(recipe.model)):
             options["pretrained_cfg_overlay"] = {"file": file}
         seed_weights(recipe)
         model = timm.create_model(recipe.model, **options, **drop_options(recipe))
@@ -163,12 +167,6 @@ def check_image_sizes(model: nn.Module, recipe: Recipe, classes: int) -> None:
                 )
     finally:
         model.train(training)
-
-
-def try_model(recipe: Recipe) -> None:
-    """Build the model for two classes and check it, before minutes are spent on packing. Raises
-    BadRequest as `build_model` and `check_image_sizes` do."""
-    check_image_sizes(build_model(recipe, 2)[0], recipe, 2)
 
 
 def wrong_size(model: nn.Module, recipe: Recipe, size: int, error: Exception) -> str:

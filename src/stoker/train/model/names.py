@@ -42,6 +42,21 @@ def check_model(recipe: Recipe) -> None:
         )
 
 
+def check_fine_tuning(recipe: Recipe) -> None:
+    """Raise BadRequest where frozen weights would be random ones, or nothing is frozen."""
+    if recipe.freeze and not (recipe.pretrained or recipe.weights):
+        raise BadRequest(
+            f"--freeze {shown(recipe.freeze)} (set by the recipe finetune, for example) keeps "
+            "weights as they are, and these would be random: add --pretrained for timm's weights, "
+            "or --weights FILE for others"
+        )
+    if recipe.freeze_epochs and not recipe.freeze:
+        raise BadRequest(
+            f"freeze_epochs = {recipe.freeze_epochs:g} says until when, but not what: add --freeze "
+            "body, or drop --freeze-epochs"
+        )
+
+
 def check_timm_name(name: str) -> None:
     """Raise BadRequest where timm is missing or has no such model."""
     spec = find_spec("timm")

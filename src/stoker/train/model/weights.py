@@ -22,25 +22,36 @@ LIMIT_S = 3.0
 """Seconds within which a host must answer."""
 
 
-def cached_weights(name: str) -> str | None:
-    """The file of a model's pre-trained weights on this machine; None where timm has to look for
-    them. Raises BadRequest where the model has none, or no host to download them from answers."""
+def weights_file(name: str) -> str | None:
+    """The file of a model's pre-trained weights on this machine; None where it is not here."""
     import timm
-    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache
+
+    config = timm.get_pretrained_cfg(name)
+    if config is None:
+        return None
+    if config.hf_hub_id:
+        repository, _, revision = config.hf_hub_id.partition("@")
+        file = config.hf_hub_filename or "model.safetensors"
+        path = try_to_load_from_cache(repository, file, revision=revision or None)
+        return path if isinstance(path, str) else None
+    path = Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(config.url or "").path).name)
+    return str(path) if path.is_file() else None
+
+
+def cached_weights(name: str) -> str | None:
+    """The file of a model's pre-trained weights that timm is to load; None where timm has to look
+    for them. Raises BadRequest where the model has none, or no host to download them from answers.
+    """
+    import timm
+    from huggingface_hub import constants
 
     config = timm.get_pretrained_cfg(name)
     if config is None or not config.has_weights:
         raise BadRequest(f"{name} has no pre-trained weights: drop --pretrained")
-    place = config.url or ""
-    if config.hf_hub_id:
-        place = constants.ENDPOINT
-        repository, _, revision = config.hf_hub_id.partition("@")
-        file = config.hf_hub_filename or "model.safetensors"
-        path = try_to_load_from_cache(repository, file, revision=revision or None)
-        if isinstance(path, str) and path.endswith(".safetensors"):
-            return path
-    elif Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(place).path).name).is_file():
-        return None
+    file, place = weights_file(name), constants.ENDPOINT if config.hf_hub_id else config.url or ""
+    if file and (not config.hf_hub_id or file.endswith(".safetensors")):
+        return file if config.hf_hub_id else None
     offline = config.hf_hub_id and constants.HF_HUB_OFFLINE
     if reason := "HF_HUB_OFFLINE is set" if offline else no_answer(place):
         raise BadRequest(

@@ -109,9 +109,16 @@ def one_phase(recipe: Recipe) -> Recipe:
 
 
 def harmless(recipe: Recipe) -> Recipe:
-    """The recipe with weights that hardly change and a run that does not end."""
+    """The recipe with random weights that hardly change and a run that does not end. All of them
+    are trained, as at the end of a run that begins with some of them frozen."""
     return replace(
         one_phase(recipe),
+        pretrained=False,
+        weights="",
+        freeze="",
+        freeze_epochs=0.0,
+        patience=0,
+        target=0.0,
         lr=1e-9,
         scheduler="constant",
         warmup_epochs=0.0,

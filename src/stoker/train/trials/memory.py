@@ -6,7 +6,6 @@ Invariant: nothing is downloaded, and the model of shapes holds no numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ MARGIN = 1.1
 def model_of_shapes(recipe: Recipe, classes: int) -> nn.Module:
     """The model with shapes only, without numbers."""
     with torch.device("meta"):
-        return build_model(replace(recipe, pretrained=False), classes)[0]
+        return build_model(recipe, classes)[0]
 
 
 def parameters(recipe: Recipe, classes: int) -> int:

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from measured import held, measured
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import Recipe
 from stoker.train.model.build import build_model
+from stoker.train.model.start import load_start
 from stoker.train.model.weights import LIMIT_S, no_answer
 
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -35,6 +37,13 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def build_pretrained(recipe: Recipe) -> nn.Module:
+    """The model of a recipe with the weights that the recipe names, for three classes."""
+    model, _ = build_model(recipe, 3)
+    load_start(recipe, model, ["a", "b", "c"])
+    return model
+
+
 @pytest.fixture
 def silent_host() -> Iterator[str]:
     """The address of a host that accepts connections and never answers."""
@@ -44,14 +53,14 @@ def silent_host() -> Iterator[str]:
 
 def test_weights_that_are_out_of_reach_are_a_mistake(nowhere: Path) -> None:
     with pytest.raises(BadRequest, match=r"resnet10t .*127.0.0.1 cannot be reached .*refused"):
-        build_model(RECIPE, 3)
+        build_pretrained(RECIPE)
     assert list(nowhere.iterdir()) == []
 
 
 def test_a_user_who_wants_no_connection_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(BadRequest, match="HF_HUB_OFFLINE is set"):
-        build_model(RECIPE, 3)
+        build_pretrained(RECIPE)
 
 
 def test_a_proxy_that_is_gone_is_named(silent_host: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +87,7 @@ def test_weights_in_the_cache_need_no_connection(nowhere: Path) -> None:
     (repository / "refs" / "main").write_text("1" * 40)
     (repository / "snapshots" / ("1" * 40)).mkdir(parents=True)
     save_file(drawn, repository / "snapshots" / ("1" * 40) / "model.safetensors")
-    weights = build_model(RECIPE, 3)[0].state_dict()
+    weights = build_pretrained(RECIPE).state_dict()
     kernels = [name for name in weights if not name.startswith("fc.")]
     assert all(torch.equal(weights[name], drawn[name]) for name in kernels)
     # The new last layer is drawn from the seed, as it is without pre-trained weights.
@@ -88,6 +97,6 @@ def test_weights_in_the_cache_need_no_connection(nowhere: Path) -> None:
 
 def test_a_model_without_weights_is_named() -> None:
     with pytest.raises(BadRequest, match="has no pre-trained weights: drop --pretrained"):
-        build_model(replace(RECIPE, model="resnet9"), 3)
+        build_pretrained(replace(RECIPE, model="resnet9"))
     with pytest.raises(BadRequest, match="has no pre-trained weights: drop --pretrained"):
-        build_model(replace(RECIPE, model="efficientnet_l2"), 3)
+        build_pretrained(replace(RECIPE, model="mobilenetv4_conv_small_035"))
