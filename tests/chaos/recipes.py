@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from own_models import RANDOM, write
+
 PHASES = """
 [[phases]]
 from_epoch = 0
@@ -28,6 +30,8 @@ class Chosen:
     codec: str
     flags: str
     phases: bool = False
+    code: str = ""
+    """The text of a model of the user's own."""
 
 
 RECIPES = {
@@ -44,6 +48,9 @@ RECIPES = {
     "raw, sgd, phases": Chosen("raw", "--crop pad --lr 0.02", phases=True),
     "jpeg, adamw, phases, accumulation": Chosen(
         "jpeg", "--optimizer adamw --lr 0.002 --micro-batch 8 --label-smoothing 0.1", phases=True
+    ),
+    "raw, sgd, ema, a model of one's own": Chosen(
+        "raw", "--image-size 16 --crop pad --ema --lr 0.02", code=RANDOM
     ),
 }
 MORE = {
@@ -83,6 +90,8 @@ def command(
         f"--eval-every 4 --threads 2 --no-rehearse --spot-notice off {chosen.flags} {more}"
     )
     words = ["train", str(sets[chosen.codec]), "--run", str(run), *flags.split()]
+    if chosen.code:
+        words += ["--model", f"{write(run.parent, chosen.code)}:build"]
     if chosen.phases:
         recipe = run.parent / "phases.toml"
         recipe.write_text(PHASES)

@@ -7,7 +7,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
+from stoker.cli.flags import (
+    Parser,
+    add_recipe_flags,
+    add_trust_flag,
+    resolve_flags,
+    with_own_code,
+)
 from stoker.cli.streams import check_json, write_figures
 from stoker.doctor.ranks import RankOptions, run_rank
 from stoker.errors import FINISHED, BadRequest
@@ -57,12 +63,13 @@ def parser() -> Parser:
     add("--rendezvous", metavar="HOST:PORT", help="where they meet: an address of one of them")
     add("--address", metavar="ADDRESS", help="of this machine, as the others reach it")
     add_recipe_flags(doctor, common=())
+    doctor.hide([add_trust_flag(doctor)])
     return doctor
 
 
 def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
-    recipe = resolve_flags(parsed).recipe
+    recipe = with_own_code([resolve_flags(parsed)], parsed.trust_code)[0].recipe
     if is_rank():
         return run_rank()
     ranks = RankOptions(parsed.ranks, parsed.nodes, parsed.rendezvous, parsed.address, words)

@@ -18,8 +18,12 @@ from stoker.recipe.resolve import (
     parse_flag,
     preset_names,
     resolve,
+    with_code,
 )
+from stoker.run.directory import Run
+from stoker.run.model_code import TRUST, code_to_train
 from stoker.text import say
+from stoker.train.model.own_code import trust
 
 RARE = [name for name, spec in SPECS.items() if spec.metadata["rare"]]
 """Keys without a flag: they are set in recipe files."""
@@ -186,9 +190,31 @@ def format_default(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def add_trust_flag(parser: Parser) -> argparse.Action:
+    """Add --trust-code; returns it."""
+    return parser.add_argument(
+        TRUST,
+        action="store_true",
+        help="run the code of a model that a recipe file names, or that a run keeps",
+    )
+
+
 def resolve_flags(parsed: argparse.Namespace) -> Resolved:
-    """The recipe of parsed flags. Raises BadRequest where a value is not allowed."""
-    return resolve(parsed.recipe or ZERO_CONFIG, flag_values(parsed))
+    """The recipe of parsed flags, with the hash of its own model's code, which is not run. Raises
+    BadRequest where a value is not allowed."""
+    resolved = resolve(parsed.recipe or ZERO_CONFIG, flag_values(parsed))
+    code = code_to_train(resolved, None, trusted=True)
+    return with_code(resolved, code) if code else resolved
+
+
+def with_own_code(
+    candidates: Sequence[Resolved], trusted: bool, run: Run | None = None, expected: str = ""
+) -> list[Resolved]:
+    """The recipes with the hash of their own model's code, which may run from here on; see
+    `code_to_train`. Raises BadRequest where it may not."""
+    code = code_to_train(candidates[0], run, trusted=trusted, expected=expected)
+    trust(code)
+    return [with_code(each, code) if code else each for each in candidates]
 
 
 def flag_values(parsed: argparse.Namespace, table: type = Recipe) -> dict[str, Any]:

@@ -8,7 +8,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.cli.flags import Parser, add_recipe_flags, flag_values
+from stoker.cli.flags import (
+    Parser,
+    add_recipe_flags,
+    add_trust_flag,
+    flag_values,
+    with_own_code,
+)
 from stoker.errors import FINISHED, BadRequest, Interrupted, exit_code
 from stoker.fleet.addresses import meeting_point
 from stoker.fleet.launcher import is_rank
@@ -60,7 +66,7 @@ def parser() -> Parser:
         help="write a Chrome trace of these steps, counted from 0, into the run directory",
     )
     add_recipe_flags(train)
-    train.hide([changes, profile, *add_node_flags(train)])
+    train.hide([changes, profile, add_trust_flag(train), *add_node_flags(train)])
     return train
 
 
@@ -91,7 +97,12 @@ def run(arguments: Sequence[str]) -> int:
     stop = StopRequest()
     stop.listen()
     parsed = parser().parse(arguments)
-    candidates = resolutions(parsed.recipe, flag_values(parsed))
+    candidates = with_own_code(
+        resolutions(parsed.recipe, flag_values(parsed)),
+        parsed.trust_code,
+        Run(parsed.run) if parsed.run else None,
+        os.environ.get(launch.MODEL_CODE, "") if is_rank() else "",
+    )
     recipe = candidates[0].recipe
     meeting = meeting_point(parsed.nodes, parsed.rendezvous)
     profile = profile_steps(parsed.profile)
@@ -122,7 +133,7 @@ def run(arguments: Sequence[str]) -> int:
     if (meeting or parsed.ranks > 1) and not is_rank():
         if stop:
             raise Interrupted("stopped before it began: the same command starts it")
-        plan = launch.plan_launch(parsed.ranks, arguments, data, run, stop)
+        plan = launch.plan_launch(parsed.ranks, arguments, data, run, stop, recipe.model_code)
         if meeting:
             return exit_past_hanging_threads(
                 lambda: launch.launch_elastic(plan, run, *meeting), CALL_THREADS

@@ -15,6 +15,7 @@ from stoker.errors import BadRequest
 from stoker.recipe.recipe import SPECS, dump_value
 
 HARMLESS, CONSENT, FIXED = "harmless", "needs consent", "cannot be changed"
+SHOWN_HASH = 12
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Change:
         return HARMLESS if metadata["place"] else FIXED if metadata["fixed"] else CONSENT
 
     def __str__(self) -> str:
+        if self.name == "model_code":  # the start of a hash is enough to tell two texts apart
+            before, after = str(self.before)[:SHOWN_HASH], str(self.after)[:SHOWN_HASH]
+            return f"{self.name} {before!r} -> {after!r} (the text of the model's file)"
         return f"{self.name} {self.before!r} -> {self.after!r}"
 
 

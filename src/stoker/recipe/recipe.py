@@ -60,7 +60,11 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    model: str = key("resnet9_w16", "resnet9[_wN] (built in) or any timm model", fixed=True)
+    model: str = key(
+        "resnet9_w16",
+        "resnet9[_wN] (built in), any timm model, or your own: ./FILE.py:FUNCTION",
+        fixed=True,
+    )
     pretrained: bool = key(
         False, "start from timm's pretrained weights (downloads them)", fixed=True
     )
@@ -169,7 +173,9 @@ class Recipe:
     compile: bool = key(False, "compile the model with torch.compile")
     deterministic: bool = key(False, "use deterministic kernels where PyTorch has them")
     seed: int = key(0, "seed of weights, order and augmentation", at_least=0, fixed=True)
+    model_code: str = key("", "hash of the text of your own model's file", rare=True)
 
+    model_file: str = place("", "where the file of your own model is", rare=True)
     micro_batch: int = place(
         0, "number of images a rank trains on at once; 0: its whole share", at_least=0
     )

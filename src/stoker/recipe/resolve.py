@@ -12,15 +12,16 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from stoker.errors import BadRequest
+from stoker.recipe.model_file import ModelCode, own_model
 from stoker.recipe.recipe import SPECS, Phase, Recipe, check_value, dump_value, types_of
 from stoker.recipe.shorten import scaled, scaled_line
-from stoker.text import printable
+from stoker.text import printable, shown
 
 ALIASES = {
     "arch": "model",
@@ -67,6 +68,8 @@ ALIASES = {
     "target_accuracy": "target",
 }
 """Names that timm, torchvision and others use, with ours."""
+OWN_KEYS = ("model_file", "model_code")
+"""Keys of a model of the user's own."""
 ZERO_CONFIG = "first-look"
 """The recipe of a command without --recipe."""
 EXPECTED: dict[Any, str] = {
@@ -256,6 +259,11 @@ def resolve(
         if name not in SPECS:
             raise unknown_key(name, "flag", SPECS)
         values[name], origins[name] = value, "flag"
+    if own := own_model({**values, "model_file": named_file(values, origins)}):
+        values |= own
+        origins["model_file"] = origins["model"]
+    else:  # what a recipe says of another model
+        values = {name: value for name, value in values.items() if name not in OWN_KEYS}
     return Resolved(Recipe(**values), origins, short_name, note)
 
 
@@ -269,6 +277,25 @@ def recorded_recipe(values: Mapping[str, Any], origin: str) -> Recipe:
         phases = name == "phases"
         known[name] = convert_phases(raw, "", origin) if phases else convert(name, raw, origin)
     return Recipe(**known)
+
+
+def named_file(values: Mapping[str, Any], origins: Mapping[str, str]) -> str:
+    """Where a recipe says that the file of its own model is; empty where a flag names the model."""
+    return "" if origins["model"] == "flag" else str(values.get("model_file", ""))
+
+
+def with_code(resolved: Resolved, code: ModelCode) -> Resolved:
+    """The recipe with the hash of its model's text. Raises BadRequest where a recipe file has the
+    hash of another text."""
+    recipe, origins = resolved.recipe, resolved.origins
+    if recipe.model_code not in ("", code.digest) and origins["model"] != "flag":
+        raise BadRequest(
+            f"{origins['model_code']}: {shown(str(code.path))} has another text than this recipe "
+            "was written for: put back that text, or remove the line"
+        )
+    origin = f"the text of {shown(str(code.path))}"
+    recipe = replace(recipe, model_code=code.digest)
+    return replace(resolved, recipe=recipe, origins={**origins, "model_code": origin})
 
 
 def resolutions(recipe: str | None, flags: Mapping[str, Any]) -> list[Resolved]:

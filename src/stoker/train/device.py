@@ -8,9 +8,11 @@ events and pinned memory for copies; tests replace it with a recording fake.
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -50,12 +52,16 @@ def set_arithmetic(recipe: Recipe) -> None:
     torch.use_deterministic_algorithms(recipe.deterministic, warn_only=True)
 
 
-def seed_device(device: torch.device, seed: int) -> None:
-    """Seed the random generators that a step on this device may use."""
+def seed_device(device: torch.device, seed: int, *, python: bool = False) -> None:
+    """Seed the random generators that a step on this device may use; with `python` also those of
+    Python and numpy, which no model of ours or timm's uses."""
     # torch.manual_seed records the caller's stack for every device type, present or not: slow.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index].manual_seed(seed)
+    if python:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
 
 
 def memory_format(recipe: Recipe) -> torch.memory_format:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 import torch
@@ -32,6 +33,11 @@ from stoker.measure.spans import Spans
 from stoker.text import one_line, plural
 from stoker.train.passes import blank_images, buffers_restored
 
+SYNCS_BUFFERS = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")  # its earlier name
+    if name in signature(DistributedDataParallel.__init__).parameters
+)
 SECONDS_BETWEEN_MEETINGS = 0.5
 STEPS_BETWEEN_MEETINGS = 25
 MEETING_TIMEOUT = timedelta(seconds=300)
@@ -202,9 +208,8 @@ class Ranks:
             return model
         ids = [self.device.index] if self.device.type == "cuda" else None
         # Only rank 0's running statistics count: they are shared before evaluations, not in steps.
-        return DistributedDataParallel(
-            model, device_ids=ids, gradient_as_bucket_view=True, forward_sync_buffers=False
-        )
+        options: dict[str, Any] = {SYNCS_BUFFERS: False, "gradient_as_bucket_view": True}
+        return DistributedDataParallel(model, device_ids=ids, **options)
 
     def watch_exchange(self, wrapped: nn.Module, spans: Spans) -> GradientExchange | None:
         """Meters the gradient exchange from the first backward pass on; None for one rank."""

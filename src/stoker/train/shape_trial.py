@@ -30,6 +30,9 @@ from stoker.train.step import Step
 GRAPHS_PER_SHAPE = 8
 """A bound: three micro-batch sizes, one of them with a gradient exchange as well, and as many for
 other reasons to compile."""
+LIMITS = ("recompile_limit", "accumulated_recompile_limit")
+EARLIER_LIMITS = ("cache_size_limit", "accumulated_cache_size_limit")
+"""How many graphs PyTorch compiles for one model, and for all; and how earlier versions say it."""
 
 
 def compile_model(
@@ -41,7 +44,7 @@ def compile_model(
     torch._dynamo.reset()
     config: Any = torch._dynamo.config
     shapes = {(stretch.batch_size, stretch.image_size) for stretch in timeline.stretches}
-    for limit in ("recompile_limit", "accumulated_recompile_limit"):
+    for limit in LIMITS if hasattr(config, LIMITS[0]) else EARLIER_LIMITS:
         setattr(config, limit, max(getattr(config, limit), GRAPHS_PER_SHAPE * len(shapes)))
     # Each shape by itself: a graph for any size would depend on the sizes that came before.
     compiled: nn.Module = torch.compile(model, dynamic=False, backend=backend)  # type: ignore[assignment]

@@ -124,7 +124,7 @@ class Step:
         self.loaded = loaded
         faults.at_step(batch.step)
         seed = seed_of(self.recipe.seed, batch.position, self.ranks.rank, "dropout")
-        seed_device(self.ranks.device, seed)
+        seed_device(self.ranks.device, seed, python=bool(self.recipe.model_code))
         rate = learning_rate(self.recipe, self.timeline.samples, batch)
         self.rate = rate * self.remedies.lr_factor(batch.position)
         set_learning_rate(state.optimizer, self.rate)

@@ -15,6 +15,8 @@ from stoker.recipe.recipe import SPECS, Phase, Recipe, dump_value
 
 OTHER: dict[str, Any] = {
     "model": "resnet18",
+    "model_code": "1a2b3c",
+    "model_file": "/somewhere/net.py",
     "phases": (Phase(from_epoch=0, image_size=32, batch_size=16),),
     "optimizer": "adamw",
     "lr_base_scale": "sqrt",

@@ -12,6 +12,7 @@ from stoker.recipe.recipe import SPECS, TYPES, Phase, Recipe, dump_value
 from stoker.recipe.resolve import preset_names, read_recipe, resolve
 
 PLACE = [
+    "model_file",
     "micro_batch",
     "eval_batch_size",
     "eval_every",

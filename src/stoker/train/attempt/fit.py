@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from stoker.errors import BadRequest
 from stoker.run.directory import Run
 from stoker.run.timelines import wrong_position
 from stoker.survive.checkpoint import Snapshot
@@ -20,6 +21,18 @@ def checkpoints_of(run: Run, prepared: Prepared) -> Checkpoints:
     keep = prepared.recipe.keep_checkpoints
     fits = partial(misfit, run, prepared)
     return Checkpoints(run.path, keep, misfit=fits, check_place=run.require_place)
+
+
+def require_same_weights(run: Run, prepared: Prepared) -> None:
+    """Raise BadRequest where the changed code of a model does not take the run's weights."""
+    checkpoints = checkpoints_of(run, prepared)
+    newest, _ = checkpoints.newest()
+    if newest is None and checkpoints.reasons and Checkpoints(run.path).newest()[0]:
+        reason = next(iter(checkpoints.reasons.values()))
+        raise BadRequest(
+            f"the changed code of {prepared.recipe.model} cannot go on with this run ({reason}): "
+            "put back the text that the run keeps, or name another --run"
+        )
 
 
 def misfit(run: Run, prepared: Prepared, snapshot: Snapshot) -> str:

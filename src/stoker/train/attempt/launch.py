@@ -27,6 +27,7 @@ from stoker.fleet.launcher import launch as start_ranks
 from stoker.recipe.changes import changes
 from stoker.recipe.early_end import early_end
 from stoker.recipe.recipe import Recipe
+from stoker.recipe.model_file import label_of
 from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
 from stoker.run.storage import refused
@@ -37,6 +38,8 @@ from stoker.train.model.weight_places import find_weights
 
 PACKED = "STOKER_PACKED"
 """Environment variable: the packed dataset that the launcher has made for its ranks."""
+MODEL_CODE = "STOKER_MODEL_CODE"
+"""Environment variable: the hash of the model's text that the launcher has read for its ranks."""
 LOG_LINES = 20
 """The last lines of the log that are shown after a failure."""
 
@@ -45,8 +48,9 @@ def default_run(data: Path, fingerprint: str, resolved: Resolved, *, model: bool
     """The directory without --run: dataset, recipe, model, and a hash of what shapes the result.
     Without `model`, as earlier versions named it."""
     parts = [data.resolve().name.removesuffix("-packed"), resolved.name]
-    if model and resolved.recipe.model not in resolved.name:
-        parts.append(resolved.recipe.model)
+    label = label_of(resolved.recipe.model)
+    if model and label not in resolved.name:
+        parts.append(label)
     return Path("runs") / "-".join([*parts, resolved.recipe.digest(fingerprint)])
 
 
@@ -154,14 +158,15 @@ def steps_of(run: Run) -> int:
 
 
 def plan_launch(
-    ranks: int, arguments: Sequence[str], data: Path, run: Run, stop: StopRequest
+    ranks: int, arguments: Sequence[str], data: Path, run: Run, stop: StopRequest, code: str = ""
 ) -> Launch:
-    """The ranks of this machine: the same command, with dataset and run directory named."""
+    """The ranks of this machine: the same command, with dataset and run directory named. `code` is
+    the hash of the model's text, if it is the user's own."""
     return Launch(
         ranks=ranks,
         arguments=["train", *arguments, "--run", str(run.path)],
         run_path=run.path,
-        extra={PACKED: str(data), START_TIME: str(time.time())},
+        extra={PACKED: str(data), START_TIME: str(time.time()), MODEL_CODE: code},
         stop=lambda: bool(stop),
         progress=lambda: steps_of(run),
         report=show_log,

@@ -26,6 +26,7 @@ from stoker.recipe.resolve import Resolved, show_config
 from stoker.recipe.schedule import Timeline, cuts
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
+from stoker.run.model_code import keep_code
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.reader import Reader, early_reader
 from stoker.survive.remedies import EXPLODING, Remedies, Remedy, Trouble, keep_evidence
@@ -43,12 +44,13 @@ from stoker.train.attempt.end import (
     exit_interrupted,
     write_end,
 )
-from stoker.train.attempt.fit import checkpoints_of
+from stoker.train.attempt.fit import checkpoints_of, require_same_weights
 from stoker.train.attempt.inputs import AttemptInputs, AttemptOptions, recorded_input
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import naming_lost_peers
 from stoker.train.device import fix_workspace
 from stoker.train.loaders import prepare
+from stoker.train.model.own_code import own_code_of
 from stoker.train.process_group import Ranks
 
 LOCK_WAIT_S, ELASTIC_LOCK_WAIT_S = 10.0, 45.0
@@ -100,11 +102,15 @@ def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]
     run, ranks, prepared = inputs.run, inputs.ranks, inputs.prepared
     if ranks.first:
         run.lock(ELASTIC_LOCK_WAIT_S if ELASTIC in os.environ else LOCK_WAIT_S)
+        if not run.exists:
+            keep_code(run, own_code_of(resolved.recipe))
         run.create(record_of(resolved, prepared), show_config(resolved))
     ranks.meet()
     run.hold()
     changes = run.recipe_changes(resolved.recipe, prepared.dataset, allowed)
     Checkpoints(run.path).refuse_newer()
+    if any(change.name == "model_code" for change in changes):
+        require_same_weights(run, prepared)
     if needs_record(changes) and (newest := checkpoints_of(run, prepared).newest()[0]):
         # Refuses a recipe without a batch, before it is recorded.
         position, step = newest.facts["position"], newest.facts["step"]
@@ -127,6 +133,7 @@ def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:
     if needs_record(inputs.changes) or run.recipe_start()[0] > position:
         ranks.meet()
         if ranks.first:
+            keep_code(run, own_code_of(resolved.recipe))
             run.change_recipe(resolved.recipe, show_config(resolved), position, step)
         ranks.meet()
 

@@ -1,4 +1,4 @@
-"""Models: a small one of our own for small images and slow machines, timm for the rest."""
+"""Models: a small one of ours for small images and slow machines, timm's, and the user's own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from stoker.chance import seed_of
 from stoker.errors import BadRequest, StokerError
 from stoker.host.out_of_memory import is_out_of_memory
+from stoker.recipe.model_file import is_own
 from stoker.recipe.recipe import Recipe
-from stoker.text import one_line, plural
+from stoker.text import one_line, plural, shown
 from stoker.train.model.names import OWN, check_model, image_sizes
+from stoker.train.model.own_build import build_own, own_normalise, reason_of, where
+from stoker.train.model.own_code import trusted_code
 from stoker.train.model.weights import cached_weights
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -86,8 +89,14 @@ class ResNet9(nn.Module):
 
 def build_model(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
     """A model with weights drawn from the recipe's seed, and the input it expects: `load_start`
-    loads the weights that the recipe names. Raises BadRequest for a model that does not exist."""
+    loads the weights that the recipe names. Raises BadRequest for a model that does not exist. Code
+    of the user's own runs if it was passed to `own_code.trust`."""
     check_model(recipe)
+    if is_own(recipe.model):
+        model = build_own(recipe, classes)
+        expected = getattr(model, "pretrained_cfg", None)
+        own_input = own_normalise(trusted_code(recipe), expected) if expected else ()
+        return model, Normalise(*own_input)
     if own := OWN.fullmatch(recipe.model):
         seed_weights(recipe)
         width = int(own.group(1) or 64)
@@ -149,6 +158,7 @@ def check_image_sizes(model: nn.Module, recipe: Recipe, classes: int) -> None:
     """Pass two black images of each size through the model, which stays as it is. Raises BadRequest
     where it does not take them, or does not answer with a number for each class."""
     device, training = next(model.parameters()).device, model.training
+    own = is_own(recipe.model)
     model.eval()
     try:
         for size in image_sizes(recipe):
@@ -161,18 +171,44 @@ def check_image_sizes(model: nn.Module, recipe: Recipe, classes: int) -> None:
                 raise BadRequest(wrong_size(model, recipe, size, error)) from error
             shape = tuple(getattr(logits, "shape", ()))
             if shape != (2, classes):
+                advice = "return a number for each class" if own else "choose another --model"
                 raise BadRequest(
                     f"{recipe.model} is no classifier: for 2 images and {plural(classes, 'class')} "
-                    f"its output has the shape {shape}; choose another --model"
+                    f"its output has the shape {shape}; {advice}"
                 )
+        if own:
+            check_gradients(model, recipe, image_sizes(recipe)[0])
     finally:
         model.train(training)
+
+
+def check_gradients(model: nn.Module, recipe: Recipe, size: int) -> None:
+    """Pass two black images forward and back through a model of the user's own. Raises BadRequest
+    where a parameter has no part in the output: ranks would wait for its gradient."""
+    code, device = trusted_code(recipe), next(model.parameters()).device
+    try:
+        model(torch.zeros(2, 3, size, size, device=device)).sum().backward()
+    except Exception as error:  # models raise errors of many kinds
+        if is_out_of_memory(error):
+            raise
+        text = f"{where(code, error)}: the backward pass failed: {reason_of(error)}"
+        raise BadRequest(text) from error
+    idle = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    model.zero_grad(set_to_none=True)
+    if idle:
+        raise BadRequest(
+            f"{where(code)}: {shown(idle[0])} gets no gradient: use it in forward(), or set its "
+            "requires_grad to False"
+        )
 
 
 def wrong_size(model: nn.Module, recipe: Recipe, size: int, error: Exception) -> str:
     """What to tell the user about a model that does not take images of this size."""
     usual = (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, size, size))[-1]
     reason = one_line(str(error)) or type(error).__name__
+    if is_own(recipe.model):
+        line = where(trusted_code(recipe), error)
+        return f"{line}: the model does not take images of {size} px: {reason}"
     advice = f"use --image-size {usual}" if usual != size else "choose another --model"
     if recipe.phases and usual != size:
         advice = f"give its phases image_size = {usual}"

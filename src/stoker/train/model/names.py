@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stoker.errors import BadRequest
+from stoker.recipe.model_file import is_own
 from stoker.recipe.recipe import Recipe
 from stoker.text import shown
 
@@ -32,11 +33,12 @@ def image_sizes(recipe: Recipe) -> list[int]:
 def check_model(recipe: Recipe) -> None:
     """Raise BadRequest for a model that does not exist, or cannot take what the recipe says."""
     name = recipe.model
-    if not OWN.fullmatch(name):
+    own = is_own(name)
+    if not own and not OWN.fullmatch(name):
         check_timm_name(name)
     elif recipe.pretrained:
         raise BadRequest(f"{name} has no pre-trained weights: drop --pretrained")
-    elif (size := image_sizes(recipe)[0]) < LEAST_OWN_SIZE:
+    elif not own and (size := image_sizes(recipe)[0]) < LEAST_OWN_SIZE:
         raise BadRequest(
             f"{name} does not take images of {size} px: use --image-size {LEAST_OWN_SIZE} or more"
         )
