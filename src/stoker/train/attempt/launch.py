@@ -26,8 +26,8 @@ from stoker.fleet.launcher import START_TIME, is_rank, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
 from stoker.recipe.changes import changes
 from stoker.recipe.early_end import early_end
-from stoker.recipe.recipe import Recipe
 from stoker.recipe.model_file import label_of
+from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved
 from stoker.run.directory import Run
 from stoker.run.storage import refused

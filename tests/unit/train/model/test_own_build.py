@@ -19,14 +19,9 @@ from own_models import GLOBALS, NET, RANDOM, WRONG, write
 from stoker.errors import BadRequest
 from stoker.recipe.model_file import read_code
 from stoker.recipe.recipe import Recipe
-from stoker.train.model.build import (
-    IMAGENET_MEAN,
-    Normalise,
-    build_model,
-    check_image_sizes,
-    try_model,
-)
+from stoker.train.model.build import IMAGENET_MEAN, Normalise, build_model, check_image_sizes
 from stoker.train.model.own_code import trust
+from stoker.train.model.start import try_model
 from stoker.train.trials.memory import parameters
 
 pytestmark = pytest.mark.exact
