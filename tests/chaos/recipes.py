@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
+
+from stoker.recipe.recipe import Recipe
+from stoker.train.model.build import build_model
 
 from own_models import RANDOM, write
 
@@ -25,13 +29,15 @@ batch_size = 32
 
 @dataclass(frozen=True)
 class Chosen:
-    """A stored set, flags, and whether image and batch size change in mid-run."""
+    """A stored set, flags, whether image and batch size change in mid-run, and whether the run
+    starts from a file of weights."""
 
     codec: str
     flags: str
     phases: bool = False
     code: str = ""
     """The text of a model of the user's own."""
+    weights: bool = False
 
 
 RECIPES = {
@@ -72,7 +78,27 @@ RATES = {
 MORE |= {
     f"raw, {name}": Chosen("raw", f"--image-size 16 --optimizer {name} --lr {rate} --ema")
     for name, rate in RATES.items()
+    "raw, weights, frozen body that thaws, ema": Chosen(
+        "raw",
+        "--image-size 16 --crop pad --lr 0.02 --ema --freeze body --freeze-epochs 9.5 "
+        "--head-lr-scale 4",
+        weights=True,
+    ),
+    "raw, weights, frozen stages, layer decay, adamw": Chosen(
+        "raw",
+        "--image-size 16 --crop pad --optimizer adamw --lr 0.002 --freeze 2 --layer-decay 0.8 "
+        "--micro-batch 10",
+        weights=True,
+    ),
 }
+
+
+def start_weights(path: Path) -> Path:
+    """A file of weights of the model that is trained here."""
+    if not path.exists():
+        model, _ = build_model(Recipe(model="resnet9_w4", seed=7), 3)
+        save_file(model.state_dict(), path)
+    return path
 
 
 def skip_without_compiler() -> None:
@@ -96,4 +122,6 @@ def command(
         recipe = run.parent / "phases.toml"
         recipe.write_text(PHASES)
         words += ["--recipe", str(recipe)]
+    if chosen.weights:
+        words += ["--weights", str(start_weights(run.parent / "start.safetensors"))]
     return words

@@ -72,6 +72,39 @@ def test_kills_leave_no_trace(
     tables.count(f"SIGKILL: {ranks} rank{'s' * (ranks > 1)}, {recipe}", deaths)
 
 
+ENDS = ("evaluation", "save:begun", "COMMITTED:named", "last:named")
+"""Where a run is killed that is about to end early: its third evaluation, or the save after it."""
+
+
+def end_early(argv: list[str], run: Run, trainers: Trainers, log: Path, ranks: int) -> None:
+    """Train a run to an early end, killed on the way there and once more just before it."""
+    for at in share("early ends", ENDS, 2):
+        count = 3 if at == "evaluation" else 4
+        trainers.train(argv, log, ranks=ranks, faults=[{"fault": "kill", "at": at, "count": count}])
+    if not run.finished:
+        assert trainers.train(argv, log, ranks=ranks) == [0] * ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_that_ended_early_goes_on_to_the_same_bits(
+    trainers: Trainers, packed_sets: dict[str, Path], tmp_path: Path, ranks: int
+) -> None:
+    name, log = "raw, weights, frozen body that thaws, ema", tmp_path / "log"
+    runs = [Run(tmp_path / name) for name in ("reference", "early")]
+    reference, early = (command(packed_sets, run.path, name, epochs=20) for run in runs)
+    assert trainers.train(reference, log, ranks=ranks) == [0] * ranks
+    # A rule that the third evaluation meets: the results of the reference are known.
+    shares = [event["top1"] / event["images"] for event in runs[0].merged("evaluation")]
+    target = max(shares[:3])
+    first = shares.index(target)
+    end_early([*early, "--target", repr(target)], runs[1], trainers, log, ranks)
+    end = runs[1].end()
+    assert end and end["outcome"] == "finished" and "--target" in end["reason"]
+    assert end["position"] == runs[0].merged("evaluation")[first]["position"]
+    assert trainers.train(early, log, ranks=ranks) == [0] * ranks
+    assert_bit_equal(runs[1], runs[0])
+
+
 def test_three_ranks_sum_in_the_same_order_after_a_kill(
     trainers: Trainers, packed_sets: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -134,7 +134,7 @@ def matching(recipe: Recipe, model: nn.Module, every: list[str]) -> list[str]:
             known = [*every, *(name for name, _ in model.named_modules() if name)]
             near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.4) or every[:3]
             raise BadRequest(
-                f"--freeze {shown(pattern)} matches no parameter of {shown(recipe.model)}: use "
+                f"--freeze '{shown(pattern)}' matches no parameter of {shown(recipe.model)}: use "
                 f"{BODY}, a number of stages, or names such as {', '.join(near)}"
             )
         chosen |= own

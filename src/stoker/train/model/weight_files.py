@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ DEPTH = 4
 """How deep these names are followed."""
 PREFIXES = ("module.", "_orig_mod.", "model.")
 """What DDP, torch.compile and others put before each name."""
+PICKLE = b"\x80"
+"""The first byte of a pickle."""
+_REASON = re.compile(r"WeightsUnpickler error:\s*(.*)")
 _CODE = re.compile(r"(?:GLOBAL|class|function) ([\w.]+)")
 
 
@@ -96,7 +100,8 @@ def unpickled(name: str, data: bytes, memory: int) -> Any:
             if size > max(memory - COPIES * len(data), COPIES * len(data)):
                 raise too_large(name, size, memory)
         # Programs keep their flags in their files; a Namespace is a plain table of them.
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles of another protocol
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except BadRequest:
         raise
@@ -108,12 +113,15 @@ def unpickled(name: str, data: bytes, memory: int) -> Any:
             raise BadRequest(
                 f"--weights {name} is a TorchScript program: save its state_dict() instead"
             ) from error
-        if code := _CODE.search(text):
+        code = _CODE.search(text)
+        if code or (data[:1] == PICKLE and "Unsupported operand" in text):
+            what = f"code ({code.group(1)})" if code else "code"
             raise BadRequest(
-                f"--weights {name} holds pickled code ({code.group(1)}), which is not run: save "
-                "only the state_dict, or a .safetensors file"
+                f"--weights {name} holds pickled {what}, which is not run: save only the "
+                "state_dict, or a .safetensors file"
             ) from error
-        raise damaged(name, "PyTorch", text.partition(". ")[0] or type(error).__name__) from error
+        reason = _REASON.search(text)
+        raise damaged(name, "PyTorch", reason.group(1) if reason else text) from error
 
 
 def damaged(name: str, kind: str, reason: object) -> BadRequest:
@@ -125,8 +133,8 @@ def damaged(name: str, kind: str, reason: object) -> BadRequest:
 
 def too_large(name: str, size: int, memory: int) -> BadRequest:
     return BadRequest(
-        f"--weights {name} has {size / 1e9:.1f} GB, and loading it takes twice that: this process "
-        f"may use {memory / 1e9:.1f} GB of memory"
+        f"--weights {name} has {size / 1e6:,.0f} MB, loading it takes twice that, and this process "
+        f"may use {memory / 1e6:,.0f} MB of memory: load it on a larger machine"
     )
 
 
