@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from stoker.host.threads import limit_spinning
@@ -35,6 +36,9 @@ import stoker.train.attempt.session  # noqa: E402, F401
 from ports import free_port  # noqa: E402
 from stoker.cli import main  # noqa: E402
 from stoker.faults import VARIABLE  # noqa: E402
+
+with suppress(ImportError):  # for its optimisers: seconds in each process otherwise
+    import timm.optim  # noqa: F401
 
 CLONE_NEWNET = 0x40000000
 FIRST_CORE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

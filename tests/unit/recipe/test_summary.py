@@ -119,3 +119,19 @@ def test_samples_that_stay_unseen_are_counted():
 
 def test_nothing_is_said_where_nothing_is_wrong():
     assert warned_of(Recipe(epochs=3, batch_size=64), 64 * 5) == []
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "lamb"])
+def test_a_rate_for_sgd_is_held_against_others(optimizer):
+    (warned,) = warned_of(Recipe(optimizer=optimizer, batch_size=64, epochs=3), 64 * 5)
+    assert f"{optimizer} usually needs less" in warned
+    for recipe in (
+        Recipe(optimizer=optimizer, lr=0.001),
+        Recipe(optimizer=optimizer, lr_base=0.01),
+    ):
+        assert warned_of(recipe, 64 * 5) == []
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "nlarc", "csgdw", "nesterov"])
+def test_some_optimisers_take_the_rates_of_sgd(optimizer):
+    assert warned_of(Recipe(optimizer=optimizer), 64 * 5) == []

@@ -11,6 +11,7 @@ from torch import Tensor
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import Phase, Recipe
 from stoker.train.model.build import build_model, check_image_sizes
+from stoker.train.model.build import Residual, build_model, check_image_sizes, try_model
 from stoker.train.model.names import timm_names
 from stoker.train.model.start import try_model
 
@@ -138,3 +139,48 @@ class TestTimm:
         assert model.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
         assert len(normalise.mean) == len(normalise.std) == 3
         assert same(model.state_dict(), weights(recipe))
+
+
+class TestDrops:
+    def test_rates_of_zero_leave_the_model_as_it_was(self) -> None:
+        assert same(weights(SMALL), weights(replace(SMALL, dropout=0.5, drop_path=0.5)))
+
+    @pytest.mark.parametrize("rates", [{"dropout": 0.5}, {"drop_path": 0.5}])
+    @pytest.mark.parametrize("name", ["resnet9_w2", "resnet10t"])
+    def test_training_drops_by_the_seed_and_evaluation_nothing(
+        self, name: str, rates: dict[str, float]
+    ) -> None:
+        if not name.startswith("resnet9"):
+            pytest.importorskip("timm")
+        model = build_model(Recipe(model=name, **rates), 3)[0].train()
+        images = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            for weight in model.parameters():  # timm's residual branches begin with zeros
+                weight.copy_(torch.ones_like(weight) if weight.ndim == 1 else weight)
+
+        def logits(seed: int) -> Tensor:
+            torch.manual_seed(seed)
+            out: Tensor = model(images).detach()
+            return out
+
+        assert torch.equal(logits(1), logits(1))
+        assert not torch.equal(logits(1), logits(2))
+        model.eval()
+        assert torch.equal(logits(1), logits(2))
+
+    def test_dropped_paths_are_made_up_for(self) -> None:
+        residual = Residual(4, drop_path=0.5).train()
+        images = torch.randn(2000, 4, 2, 2)
+        branch = residual.body(images)
+        ratio = ((residual(images) - images) / branch).nan_to_num()[:, 0, 0, 0]
+        kept = branch[:, 0, 0, 0] > 1e-3
+        assert set(ratio[kept].round().tolist()) == {0.0, 2.0}
+        assert 0.4 < (ratio[kept] > 1).float().mean() < 0.6
+
+    def test_a_model_without_a_place_for_it_is_refused_by_flag(self) -> None:
+        pytest.importorskip("timm")
+        with pytest.raises(BadRequest) as refusal:
+            build_model(Recipe(model="vgg11", drop_path=0.1), 3)
+        assert str(refusal.value) == (
+            "vgg11 has no place for --drop-path: drop --drop-path, or choose another --model"
+        )
