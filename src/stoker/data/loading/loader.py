@@ -131,6 +131,8 @@ class LoaderOptions:
     """Returns a sample's stored bytes; without it they are read from the split's shards."""
     fill: Callable[[Loaded, Boxes | None, int, int], ReadSeconds] | None = None
     """Makes the images from one number to another in place of reading and decoding."""
+    finish: Callable[[Loaded, int, int], None] = lambda loaded, start, stop: None
+    """What else the decoding threads do with the images from one number to another."""
 
 
 DEFAULTS = LoaderOptions()
@@ -265,6 +267,7 @@ class BatchLoader:
         reach("decode")
         fill = self.options.fill or (self._fill_small if self._small else self._fill_each)
         read_s, read_cpu_s = fill(loaded, crops, start, stop)
+        self.options.finish(loaded, start, stop)
         wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
         loaded.chunk_seconds.append((read_s, wall_s - read_s, cpu_s, read_cpu_s))
 
