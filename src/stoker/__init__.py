@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stoker.data.dataset import Dataset as Dataset
     from stoker.data.loading.loader import BatchLoader as BatchLoader
     from stoker.data.loading.order import Order as Order
+    from stoker.data.loading.torch_loader import Loader as Loader
     from stoker.data.packing.pack import pack as pack
     from stoker.measure.meter import Meter as Meter
     from stoker.measure.spans import Spans as Spans
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Dataset": "stoker.data.dataset",
     "BatchLoader": "stoker.data.loading.loader",
+    "Loader": "stoker.data.loading.torch_loader",
     "Meter": "stoker.measure.meter",
     "Order": "stoker.data.loading.order",
     "Recipe": "stoker.recipe.recipe",

@@ -2,20 +2,25 @@
 
     python tests/integration/readme.py [--install]
 
-With --install the `pip install .` lines are run too (from the project's root), so that a clean
-virtual environment needs nothing but this script. Needs no test library.
+With --install the `pip install .` line is run too, by way of what would be published: a source
+archive is built, a wheel from it, and the wheel is installed. So a clean virtual environment needs
+nothing but this script. Needs no test library.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+KINDS = (".py", ".toml", ".typed")
+"""Files of the package, by their endings."""
 
 
 def commands(text: str) -> list[str]:
@@ -31,6 +36,25 @@ def make_photos(folder: Path) -> None:
     image_folder(folder, classes=3, images=40, size=(96, 80))
 
 
+def built(folder: Path) -> Path:
+    """The wheel that is built from the source archive of this tree; both are complete."""
+    pip = [sys.executable, "-m", "pip"]
+    subprocess.run([*pip, "install", "-q", "hatchling"], check=True)
+    archive = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
+    subprocess.run(archive, cwd=ROOT, check=True)
+    (source,) = folder.glob("*.tar.gz")
+    wheel = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    subprocess.run([*wheel, str(source)], check=True)
+    (path,) = folder.glob("*.whl")
+    package = ROOT / "src"
+    sources = {str(f.relative_to(package)) for f in package.rglob("*") if f.suffix in KINDS}
+    with zipfile.ZipFile(path) as opened:
+        missing = sources - {*opened.namelist()}
+    if missing:
+        raise SystemExit(f"{path.name} lacks {', '.join(sorted(missing))}")
+    return path
+
+
 def follow(install: bool = False) -> list[str]:
     """Run the commands; what each printed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -43,6 +67,8 @@ def follow(install: bool = False) -> list[str]:
             if not is_install and not Path(place, "photos").exists():
                 make_photos(Path(place, "photos"))
             print(f"$ {command}", flush=True)
+            if command == "pip install .":
+                command = f"pip install {shlex.quote(str(built(Path(place, 'built'))))}"
             done = subprocess.run(
                 ["bash", "-ec", command],
                 cwd=ROOT if is_install else place,

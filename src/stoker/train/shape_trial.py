@@ -35,6 +35,11 @@ EARLIER_LIMITS = ("cache_size_limit", "accumulated_cache_size_limit")
 """How many graphs PyTorch compiles for one model, and for all; and how earlier versions say it."""
 
 
+def limits() -> tuple[str, str]:
+    """The settings of this PyTorch that bound the number of graphs: of one model, and of all."""
+    return LIMITS if hasattr(torch._dynamo.config, LIMITS[0]) else EARLIER_LIMITS
+
+
 def compile_model(
     model: nn.Module, timeline: Timeline, backend: str | Callable[..., Any] = "inductor"
 ) -> nn.Module:
@@ -44,7 +49,7 @@ def compile_model(
     torch._dynamo.reset()
     config: Any = torch._dynamo.config
     shapes = {(stretch.batch_size, stretch.image_size) for stretch in timeline.stretches}
-    for limit in LIMITS if hasattr(config, LIMITS[0]) else EARLIER_LIMITS:
+    for limit in limits():
         setattr(config, limit, max(getattr(config, limit), GRAPHS_PER_SHAPE * len(shapes)))
     # Each shape by itself: a graph for any size would depend on the sizes that came before.
     compiled: nn.Module = torch.compile(model, dynamic=False, backend=backend)  # type: ignore[assignment]

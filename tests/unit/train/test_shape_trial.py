@@ -20,7 +20,7 @@ from stoker.survive.remedies import MEMORY, Trouble
 from stoker.survive.stopping import StopRequest
 from stoker.train.model.build import build_model
 from stoker.train.process_group import Ranks
-from stoker.train.shape_trial import ShapeTrial, at_most_twice, compile_model
+from stoker.train.shape_trial import ShapeTrial, at_most_twice, compile_model, limits
 from stoker.train.step import Step
 from stoker.train.trials.compute import Trial
 
@@ -202,7 +202,7 @@ def process_group(tmp_path: Path) -> Iterator[None]:
 @pytest.fixture
 def compiler_limits() -> Iterator[None]:
     """The limits of the compiler as PyTorch has them, before and after."""
-    with torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256):
+    with torch._dynamo.config.patch(dict(zip(limits(), (8, 256), strict=True))):
         yield
     torch._dynamo.reset()
 

@@ -133,6 +133,8 @@ class LoaderOptions:
     """Returns a sample's stored bytes; without it they are read from the split's shards."""
     fill: Callable[[Loaded, Boxes | None, int, int], ReadSeconds] | None = None
     """Makes the images from one number to another in place of reading and decoding."""
+    finish: Callable[[Loaded, int, int], None] = lambda loaded, start, stop: None
+    """What else the decoding threads do with the images from one number to another."""
 
 
 DEFAULTS = LoaderOptions()
@@ -271,6 +273,7 @@ class BatchLoader:
             samples, epochs = loaded.samples[start:stop], loaded.epochs[start:stop]
             images = loaded.images[start:stop]
             augment(self.view.augmentation, self.view.seed, samples, epochs, images)
+        self.options.finish(loaded, start, stop)
         wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
         loaded.chunk_seconds.append((read_s, wall_s - read_s, cpu_s, read_cpu_s))
 

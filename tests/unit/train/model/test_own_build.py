@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -144,6 +145,7 @@ def refusals(folder: Path) -> Iterator[str]:
 
 
 def test_golden_refusals(tmp_path: Path) -> None:
-    lines = list(refusals(tmp_path))
+    # PyTorch's own words differ from version to version.
+    lines = [re.sub(r"(px|RuntimeError): .*", r"\1: ...", line) for line in refusals(tmp_path)]
     assert not [line for line in lines if "\n" in line or not line.startswith("net.py")]
     check_golden("own_model", lines)
