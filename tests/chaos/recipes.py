@@ -69,15 +69,6 @@ MORE = {
         "raw",
         "--image-size 16 --optimizer lamb --lr 0.005 --auto-augment rand --color-jitter 0.4 --ema",
     ),
-}
-"""Augmentation, and below the optimisers of timm: for the table of kills alone."""
-RATES = {
-    **dict.fromkeys(("lars", "sgdw", "muon", "rmsprop"), 0.01),
-    **dict.fromkeys(("lion", "adan", "adabelief", "adafactorbv", "nadamw"), 0.001),
-}
-MORE |= {
-    f"raw, {name}": Chosen("raw", f"--image-size 16 --optimizer {name} --lr {rate} --ema")
-    for name, rate in RATES.items()
     "raw, weights, frozen body that thaws, ema": Chosen(
         "raw",
         "--image-size 16 --crop pad --lr 0.02 --ema --freeze body --freeze-epochs 9.5 "
@@ -90,6 +81,15 @@ MORE |= {
         "--micro-batch 10",
         weights=True,
     ),
+}
+"""Augmentation, fine-tuning, and below the optimisers of timm: for the table of kills alone."""
+RATES = {
+    **dict.fromkeys(("lars", "sgdw", "muon", "rmsprop"), 0.01),
+    **dict.fromkeys(("lion", "adan", "adabelief", "adafactorbv", "nadamw"), 0.001),
+}
+MORE |= {
+    f"raw, {name}": Chosen("raw", f"--image-size 16 --optimizer {name} --lr {rate} --ema")
+    for name, rate in RATES.items()
 }
 
 

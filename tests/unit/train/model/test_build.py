@@ -10,8 +10,7 @@ from torch import Tensor
 
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import Phase, Recipe
-from stoker.train.model.build import build_model, check_image_sizes
-from stoker.train.model.build import Residual, build_model, check_image_sizes, try_model
+from stoker.train.model.build import Residual, build_model, check_image_sizes
 from stoker.train.model.names import timm_names
 from stoker.train.model.start import try_model
 
