@@ -57,7 +57,7 @@ def parser() -> Parser:
     add("--split", default="", metavar="NAME", help="of a packed set [all of it]")
     add("--null", action="store_true", help="paths on standard input end with a zero byte")
     add("--batch-size", type=int, default=0, metavar="N", help="images at once [eval_batch_size]")
-    add("--threads", type=int, default=0, metavar="N", help="that decode images [cores]")
+    add("--threads", type=int, default=0, metavar="N", help="threads that decode [cores]")
     return flags
 
 
@@ -87,6 +87,8 @@ def check(parsed: argparse.Namespace) -> None:
             f"--features {shown(parsed.features)}: its name must end in "
             f"{' or '.join(FEATURE_SUFFIXES)}"
         )
+    if not Path(parsed.run).is_dir():
+        raise BadRequest(f"no run or export at {shown(parsed.run)}")
     check_output("--out", parsed.out)
     check_output("--features", parsed.features)
     out, features = Path(parsed.out), Path(parsed.features)

@@ -114,7 +114,10 @@ class ParquetFeatures:
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            try:
+                self._writer.close()
+            finally:
+                self._writer.is_open = False  # else it tries again when it is collected
 
 
 FEATURE_FILES: dict[str, type[NpyFeatures] | type[ParquetFeatures]] = {

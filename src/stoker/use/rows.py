@@ -13,7 +13,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -148,9 +148,11 @@ class FeatureWriter:
         path = Path(name)
         with complete_file(path) as file:
             features = FEATURE_FILES[path.suffix](file)
-            yield cls(name, features)
-            with writing(name):
-                features.close()
+            try:
+                yield cls(name, features)
+            finally:
+                with writing(name):
+                    features.close()
 
 
 def encoded(text: str) -> bytes:
@@ -167,16 +169,18 @@ def complete_file(path: Path) -> Iterator[IO[bytes]]:
     StokerError where it cannot be written."""
     is_special = path.exists() and not path.is_file()
     target = path.resolve()  # a link stays, and what it leads to is replaced
-    draft = target if is_special else temporary(target)
+    draft = path if is_special else temporary(target)
     with writing(str(path)):
         file = draft.open("wb")
     try:
-        with file:
-            yield file
+        yield file
         with writing(str(path)):
+            file.close()
             if not is_special:
                 publish(draft, target)
     except BaseException:
+        with suppress(OSError):  # it was said already
+            file.close()
         if not is_special:
             draft.unlink(missing_ok=True)
         raise
