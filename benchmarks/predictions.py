@@ -158,7 +158,7 @@ def speeds(classifier: Classifier, packed: Path, rounds: int) -> list[tuple[floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("images", type=Path)
-    parser.add_argument("--model", default="resnet9_w16")
+    parser.add_argument("--model", default="resnet9_w8")
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9)

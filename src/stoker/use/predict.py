@@ -29,6 +29,7 @@ from stoker.errors import BadRequest, StokerError
 from stoker.host.limits import usable_cores, usable_memory
 from stoker.host.out_of_memory import is_out_of_memory
 from stoker.recipe.schedule import Batch
+from stoker.run.directory import class_difference
 from stoker.text import shown
 from stoker.train.process_group import own_device
 from stoker.train.transfer import transfer_to
@@ -40,8 +41,6 @@ from stoker.use.prepare import Preparation
 
 NOT_FINITE = "the model's output for it is not finite"
 PREFETCH = 3
-CLASSES_SHOWN = 3
-"""Classes of each kind that a refusal names."""
 
 
 @dataclass(frozen=True)
@@ -191,18 +190,9 @@ def own_device_alone() -> torch.device:
 def require_same_classes(classes: list[str], source: StoredImages) -> None:
     """Raise BadRequest, with the difference, where a packed set has other classes than a model."""
     others = source.dataset.classes
-    if others == classes:
-        return
-    missing = [name for name in classes if name not in set(others)]
-    added = [name for name in others if name not in set(classes)]
-    parts = [
-        f"{len(names):,} only in the {where} ({', '.join(map(shown, names[:CLASSES_SHOWN]))}"
-        f"{', ...' if len(names) > CLASSES_SHOWN else ''})"
-        for names, where in ((missing, "model"), (added, "set"))
-        if names
-    ]
-    difference = " and ".join(parts) or "the same ones in another order"
-    raise BadRequest(
-        f"{source.dataset.path} has other classes than the model: {difference}; name its source "
-        "images to predict them all the same"
-    )
+    if others != classes:
+        difference = class_difference(classes, others) or "; the same ones in another order"
+        raise BadRequest(
+            f"{shown(str(source.dataset.path))} has other classes than the model{difference}: to "
+            "predict its images all the same, name the folder or archive they come from"
+        )
