@@ -201,8 +201,12 @@ class SplitIndex:
                 self._opened.popitem(last=False)
             return opened
 
+    def paths(self) -> pa.ChunkedArray:
+        """The original path of each sample, as printable text."""
+        return pq.read_table(self.folder / "index.parquet", columns=["path"]).column("path")
+
     def origin_of(self, sample: int) -> str:
         """The shard, offset and original path of a sample, for messages."""
-        paths = pq.read_table(self.folder / "index.parquet", columns=["path"]).column("path")
+        paths = self.paths()
         shard = self.folder / self.shards[int(self.shard[sample])]["name"]
         return f"{shard} at byte {int(self.offset[sample])} (from {paths[sample].as_py()})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -19,14 +20,16 @@ TEXT_WIDTH = 64
 class TimedLines:
     """Progress in a pipe: a line every SECONDS_BETWEEN_LINES."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._printed_at = clock, clock()
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, stream: TextIO | None = None
+    ) -> None:
+        self._clock, self._printed_at, self._stream = clock, clock(), stream
 
     def update(self, done: int, total: int, text: str) -> None:
         """Show that `done` of `total` (0: unknown) is done, in words: `text`."""
         if self._clock() - self._printed_at > SECONDS_BETWEEN_LINES:
             self._printed_at = self._clock()
-            say(text)
+            say(text, stream=self._stream)
 
     def close(self) -> None:
         pass
@@ -35,9 +38,9 @@ class TimedLines:
 class LiveBar(TimedLines):
     """Progress on a terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
-        console = Console()
+        console = Console(file=stream)
         bar = BarColumn(bar_width=max(min(console.width - TEXT_WIDTH, 40), 4))
         columns = (bar, TextColumn("{task.description}", markup=False), TimeRemainingColumn())
         self._progress = Progress(*columns, console=console)
@@ -52,6 +55,7 @@ class LiveBar(TimedLines):
         self._progress.stop()
 
 
-def progress() -> TimedLines:
-    """A live bar where the output is a terminal, else timed lines."""
-    return LiveBar() if sys.stdout.isatty() else TimedLines()
+def progress(stream: TextIO | None = None) -> TimedLines:
+    """A live bar where the stream (standard output) is a terminal, else timed lines."""
+    live = (stream or sys.stdout).isatty()
+    return LiveBar(stream) if live else TimedLines(stream=stream)
