@@ -27,6 +27,7 @@ VERBS = {
     "selftest": "check on this machine what Stoker promises, on a GPU or without",
     "bench": "measure how fast a packed set loads, and what limits that",
     "explain": "show what a run did, where its time went and what limited it",
+    "export": "write a trained model for use elsewhere: safetensors, torch, ONNX",
     "show-config": "print the resolved recipe, each value with its origin",
 }
 
