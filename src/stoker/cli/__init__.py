@@ -28,6 +28,7 @@ VERBS = {
     "bench": "measure how fast a packed set loads, and what limits that",
     "predict": "classify images with a trained model",
     "explain": "show what a run did, where its time went and what limited it",
+    "export": "write a trained model for use elsewhere: safetensors, torch, ONNX",
     "show-config": "print the resolved recipe, each value with its origin",
     "show-batch": "write a picture of a training batch, as the model sees it",
 }

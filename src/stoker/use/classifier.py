@@ -31,6 +31,8 @@ from stoker.train.device import memory_format, set_arithmetic
 from stoker.train.model.build import Normalise, build_model
 from stoker.train.model_input import MakeInput, input_maker
 from stoker.train.passes import forward
+from stoker.use.exported.files import CONFIG, GRAPH, is_export, open_export
+from stoker.use.exported.onnx_model import OnnxModel
 
 LARGEST_INPUT = 1 << 14
 """Pixels of the side of a model's input: a larger one in a manifest is a mistake."""
@@ -48,6 +50,8 @@ _INPUT = {
     "std": Field(lambda value: is_colour(value) and min(value) > 0, Required),
 }
 """What a manifest says of the model's input."""
+EXPORTED_KEYS = ("model", "amp", "channels_last")
+"""The keys of the recipe that an export holds: what decides how its model computes."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Classifier:
     origin: str
     """Where the weights come from, for messages."""
     facts: Mapping[str, Any]
-    """The manifest of the checkpoint."""
+    """The manifest of the checkpoint, or what an export says of itself."""
     to_input: MakeInput
 
     @property
@@ -87,6 +91,22 @@ class Classifier:
         return forward(self.model, self.to_input(images, None), self.amp).float()
 
 
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from, and what is said of it there."""
+
+    file: Path
+    """The manifest of a checkpoint, or the config.json of an export."""
+    facts: Mapping[str, Any]
+    origin: str
+
+    def classes(self) -> list[str]:
+        return classes_of(self.facts, self.file)
+
+    def preprocessing(self) -> Preprocessing:
+        return preprocessing_of(self.facts, self.file)
+
+
 def open_classifier(
     path: Path, device: torch.device, checkpoint: str = "best", *, trust_code: bool = False
 ) -> Classifier:
@@ -94,7 +114,14 @@ def open_classifier(
     Raises BadRequest where there is none, StokerError where it is damaged."""
     if Run(path).exists:
         return from_run(Run(path), device, checkpoint, trust_code=trust_code)
-    raise BadRequest(f"{shown(str(path))} is not a run (no run.json)")
+    if is_export(path):
+        if checkpoint != "best":
+            raise BadRequest(f"{shown(str(path))} is an export and has no other checkpoints")
+        return from_export(path, device)
+    raise BadRequest(
+        f"{shown(str(path))} is not a run (no run.json), and not an export by Stoker (no {CONFIG} "
+        "with a 'stoker' in it)"
+    )
 
 
 def from_run(run: Run, device: torch.device, checkpoint: str, *, trust_code: bool) -> Classifier:
@@ -107,18 +134,46 @@ def from_run(run: Run, device: torch.device, checkpoint: str, *, trust_code: boo
     recipe = recorded_recipe(run.values, f"{run.path / 'run.json'}")
     # The checkpoint's weights replace what these keys would load.
     recipe = replace(recipe, pretrained=False)
-    classes = classes_of(manifest, folder)
-    preprocessing = preprocessing_of(manifest, folder)
+    source = ModelSource(
+        folder / "manifest.json", manifest, f"{run.path}, checkpoint {folder.name}"
+    )
+    return with_weights(weights, recipe, source, device)
+
+
+def from_export(path: Path, device: torch.device) -> Classifier:
+    """The model of an export: its weights, or its ONNX graph where it has none. A graph computes on
+    the CPU, whatever the device. Raises as `open_classifier` does."""
+    export = open_export(path)
+    source = ModelSource(path / CONFIG, export.facts, str(path))
+    size = source.preprocessing().image_size
+    values = {name: export.facts.get(name) for name in EXPORTED_KEYS}
+    recipe = recorded_recipe({**values, "image_size": size}, f"{source.file}")
+    if export.has_weights:
+        return with_weights(export.weights(), recipe, source, device)
+    classes = source.classes()
+    model = OnnxModel(export.read(GRAPH), size, len(classes), str(path / GRAPH)).eval()
+    return Classifier(
+        *(model, classes, source.preprocessing(), recipe, torch.device("cpu")),
+        *(source.origin, source.facts),
+        to_input=lambda images, mix: images,  # the graph normalises them itself
+    )
+
+
+def with_weights(
+    weights: Tensors, recipe: Recipe, source: ModelSource, device: torch.device
+) -> Classifier:
+    """The model of a recipe with these weights. Raises as `open_classifier` does."""
+    classes, preprocessing = source.classes(), source.preprocessing()
     set_arithmetic(recipe)
     model, _ = build_model(recipe, len(classes))
-    load_exactly(model, weights, folder)
+    load_exactly(model, weights, source.file.parent)
     model = model.to(device=device, memory_format=memory_format(recipe))  # type: ignore[call-overload]
     model.eval().requires_grad_(False)
     amp = recipe.amp if device.type == "cuda" else "off"
     to_input = input_maker(preprocessing.normalise, device, recipe.channels_last, amp)
-    origin = f"{run.path}, checkpoint {folder.name}"
     return Classifier(
-        model, classes, preprocessing, recipe, device, origin, manifest, to_input=to_input
+        *(model, classes, preprocessing, recipe, device, source.origin, source.facts),
+        to_input=to_input,
     )
 
 
@@ -142,27 +197,27 @@ def checkpoint_folder(run_path: Path, which: str) -> Path:
     return checkpoints / newest[0]
 
 
-def classes_of(manifest: Mapping[str, Any], folder: Path) -> list[str]:
+def classes_of(manifest: Mapping[str, Any], file: Path) -> list[str]:
     """The class names in a manifest. Raises StokerError where they cannot be right."""
     classes = manifest.get("classes")
     if trouble := class_trouble(classes):
-        raise StokerError(f"{folder / 'manifest.json'} is damaged: {trouble}")
+        raise StokerError(f"{file} is damaged: {trouble}")
     assert isinstance(classes, list)
     return classes
 
 
-def preprocessing_of(manifest: Mapping[str, Any], folder: Path) -> Preprocessing:
+def preprocessing_of(manifest: Mapping[str, Any], file: Path) -> Preprocessing:
     """How images are prepared, from a manifest. Raises StokerError where that cannot be right."""
     given = manifest.get("input")
     wrong = misfit(given, _INPUT) if isinstance(given, dict) else "input"
     if wrong or not isinstance(given, dict):
-        raise StokerError(f"{folder / 'manifest.json'} is damaged: its '{wrong}' is wrong")
+        raise StokerError(f"{file} is damaged: its '{wrong}' is wrong")
     normalise = Normalise(tuple(given["mean"]), tuple(given["std"]))
-    storage = storage_of(manifest.get("storage"), folder)
+    storage = storage_of(manifest.get("storage"), file)
     return Preprocessing(given["image_size"], float(given["crop_pct"]), normalise, storage)
 
 
-def storage_of(recorded: object, folder: Path) -> Storage:
+def storage_of(recorded: object, file: Path) -> Storage:
     """How the training set was stored; the default of packing where an older version did not
     record it. Raises StokerError where that cannot be right."""
     if recorded is None:
@@ -178,7 +233,7 @@ def storage_of(recorded: object, folder: Path) -> Storage:
                 return storage
             except BadRequest:
                 pass
-    raise StokerError(f"{folder / 'manifest.json'} is damaged: its 'storage' is wrong")
+    raise StokerError(f"{file} is damaged: its 'storage' is wrong")
 
 
 def load_exactly(model: nn.Module, weights: Tensors, origin: Path) -> None:
