@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
+from own_models import RANDOM, write
 from stoker.recipe.recipe import Recipe
 from stoker.train.model.build import build_model
-
-from own_models import RANDOM, write
 
 PHASES = """
 [[phases]]

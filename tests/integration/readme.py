@@ -55,8 +55,6 @@ def built(folder: Path) -> Path:
     return path
 
 
-def follow(install: bool = False) -> list[str]:
-    """Run the commands; what each printed."""
 def follow(install: bool = False, document: Path = ROOT / "README.md") -> list[str]:
     """Run the commands of a document; what each printed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
