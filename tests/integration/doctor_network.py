@@ -22,7 +22,7 @@ try:
     compute_s = parsed.pop("compute_s")
     # The gradient of a resnet18 has this many bytes.
     report = measure_between_ranks(RankOptions(**parsed, arguments=sys.argv[2:]), 46_758_184)
-    from stoker.show.link import lines, step_lines
+    from stoker.show.machine.link import lines, step_lines
 
     print("\n".join([*lines(report), *step_lines(report, compute_s, batch_size=64)]))
 except StokerError as error:

@@ -55,6 +55,7 @@ FLOORS = {
     "doctor.selftest": 7.1,
     "plan": 8,
     "show": 9,
+    "show.machine": 9.1,
     "track": 9,
     "cli": 10,
 }
@@ -165,7 +166,11 @@ def test_imports_go_down(path: Path) -> None:
             "from stoker.recipe import recipe",
             ":1: fleet (floor 2) imports recipe",
         ),
-        ("fleet/workers.py", "if True:\n    import stoker.show.link as l", ":2: fleet (floor 2)"),
+        (
+            "fleet/workers.py",
+            "if True:\n    import stoker.show.machine.link as l",
+            ":2: fleet (floor 2)",
+        ),
         ("commit.py", "from stoker.host.limits import usable_cores", "imports host (floor 1)"),
         ("text.py", "from stoker.errors import StokerError", "text (floor 0) imports errors"),
         ("attic/old.py", "from stoker.errors import StokerError", "attic has no floor"),

@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     # Imported here, so that --help and wrong flags are answered without OpenCV and pyarrow.
     from stoker.data.dataset import Dataset
     from stoker.measure.trials.loading import Setting, as_data, measure_loading
-    from stoker.show.bench import closing, header, line, opening
+    from stoker.show.machine.bench import closing, header, line, opening
 
     setting = Setting(
         parsed.image_size, parsed.batch_size, parsed.crop, parsed.threads, parsed.seconds

@@ -104,7 +104,7 @@ def visit(parsed: argparse.Namespace, recipe: Recipe, ranks: RankOptions) -> int
     """Measure everything, and show each finding at once."""
     # Here, so that help and mistakes need neither torch nor OpenCV.
     from stoker.doctor.visit import Visit, VisitOptions
-    from stoker.show.doctor import lines
+    from stoker.show.machine.doctor import lines
 
     with listening() as stop, stops_at_once(stop, "measuring", UNCHANGED):
         visit = Visit(VisitOptions(recipe, parsed.data, parsed.seconds, ranks))
@@ -126,7 +126,7 @@ def predict_memory(parsed: argparse.Namespace, recipe: Recipe) -> int:
     """Answer whether training fits into GPUs of `--memory` GB."""
     from stoker.doctor.memory import answer_memory
     from stoker.doctor.visit import CLASSES, packed_set
-    from stoker.show.memory import lines
+    from stoker.show.machine.memory import lines
 
     dataset = packed_set(parsed.data)
     classes = len(dataset.classes) if dataset else CLASSES

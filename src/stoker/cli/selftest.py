@@ -44,7 +44,7 @@ def run(words: Sequence[str]) -> int:
     from stoker.doctor.selftest.rows import FAILED as ROW_FAILED
     from stoker.doctor.selftest.rows import Row
     from stoker.measure.environment import environment_here
-    from stoker.show.selftest import HEADER, counts, line, summary
+    from stoker.show.machine.selftest import HEADER, counts, line, summary
 
     names = [name for name in parsed.only.split(",") if name]
     rows: list[Row] = []

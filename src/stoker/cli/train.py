@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from stoker.cli.flags import (
@@ -25,7 +25,7 @@ from stoker.recipe.changes import CONSENT
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, resolutions
 from stoker.recipe.schedule import check_batch
-from stoker.run.directory import Run
+from stoker.run.directory import DatasetIdentity, Run
 from stoker.survive.reader import early_reader
 from stoker.survive.stopping import StopRequest
 from stoker.survive.storage import require_storage
@@ -117,17 +117,8 @@ def run(arguments: Sequence[str]) -> int:
     note = "" if is_rank() else launch.check_weights(run, resolved.recipe)
     if note:
         say(f"note: {note}")
-    if run.exists:
-        changes = run.recipe_changes(resolved.recipe, dataset, allowed)
-        if (
-            run.finished
-            and (early := launch.early_end_of(run, resolved.recipe)) is not None
-            and not any(change.kind == CONSENT for change in changes)
-            and launch.has_result(run)
-        ):
-            if speaks():
-                say(f"finished already{f' ({early})' if early else ''}: stoker explain {path}")
-            return FINISHED
+    if run.exists and is_finished(run, resolved.recipe, dataset, allowed):
+        return FINISHED
     if not is_rank():
         require_storage(path)
     if (meeting or parsed.ranks > 1) and not is_rank():
@@ -144,6 +135,22 @@ def run(arguments: Sequence[str]) -> int:
     return exit_past_hanging_threads(
         lambda: train_here(data, resolved, path, stop, allowed, parsed.yes, profile), DECODERS
     )
+
+
+def is_finished(
+    run: Run, recipe: Recipe, dataset: DatasetIdentity, allowed: Collection[str]
+) -> bool:
+    """Whether nothing is left to do for a run that exists; says so. Raises BadRequest where the
+    recipe has changed without consent."""
+    changes = run.recipe_changes(recipe, dataset, allowed)
+    if not run.finished or any(change.kind == CONSENT for change in changes):
+        return False
+    early = launch.early_end_of(run, recipe)
+    if early is None or not launch.has_result(run):
+        return False
+    if speaks():
+        say(f"finished already{f' ({early})' if early else ''}: stoker explain {run.path}")
+    return True
 
 
 def profile_steps(text: str | None) -> range | None:

@@ -1,8 +1,8 @@
 """One examination of this machine: each resource measured alone, then training as a whole.
 
 Invariants: a visit prints nothing. It yields a finding before and after each measurement, as the
-name of the finding and its values; `stoker.show.doctor` makes lines of them. `figures` has all
-results as plain data. Nothing is changed on disk, but for trial files that are removed again.
+name of the finding and its values; `stoker.show.machine.doctor` makes lines of them. `figures` has
+all results as plain data. Nothing is changed on disk, but for trial files that are removed again.
 """
 
 from __future__ import annotations

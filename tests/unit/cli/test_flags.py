@@ -17,7 +17,7 @@ from stoker.errors import BadRequest
 from stoker.recipe.recipe import SPECS, TYPES, Recipe
 from stoker.recipe.resolve import ALIASES, resolve
 
-MOST_FLAGS = 63
+MOST_FLAGS = 70
 MOST_COMMON_FLAGS = 14
 TRAIN = train_parser()
 HELPS = ("-h", "--help", "--help-all")
@@ -31,6 +31,8 @@ OTHER_VALUES = {
     "lr_base_scale": ("sqrt", "sqrt"),
     "scheduler": ("onecycle", "onecycle"),
     "crop": ("pad", "pad"),
+    "weights": ("model.safetensors", "model.safetensors"),
+    "freeze": ("body", "body"),
     "class_weights": ("sqrt", "sqrt"),
     "auto_augment": ("trivial", "trivial"),
     "amp": ("fp16", "fp16"),
@@ -146,7 +148,7 @@ def test_there_are_not_too_many_flags() -> None:
 def as_typed(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "none" if value == () else str(value).removesuffix(".0")
+    return "none" if value in ((), "") else str(value).removesuffix(".0")
 
 
 def test_help_all_shows_each_flag_with_its_default() -> None:

@@ -15,7 +15,7 @@ from stoker.doctor import visit as module
 from stoker.doctor.ranks import RankOptions
 from stoker.doctor.visit import Visit, VisitOptions, some_files
 from stoker.recipe.recipe import Recipe
-from stoker.show.doctor import FORMATS, lines
+from stoker.show.machine.doctor import FORMATS, lines
 
 QUICK = Recipe(model="resnet9_w1", image_size=16, batch_size=4)
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker import chance
-from stoker.data.loading.pixel_ops import OPERATIONS, UNIT, Pixels
+from stoker.data.images.pixel_ops import OPERATIONS, UNIT, Pixels
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

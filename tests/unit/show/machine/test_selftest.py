@@ -7,7 +7,7 @@ from datetime import date
 from golden import check_golden
 from stoker.doctor.selftest.rows import FAILED, NOT_RUN, OK, Row
 from stoker.measure.environment import Environment, Gpu
-from stoker.show.selftest import HEADER, line, summary
+from stoker.show.machine.selftest import HEADER, line, summary
 
 ROWS = [
     Row("machine", "a processor, 8 cores, torch 2.15.0", "none", OK, "", 0.1, {}),

@@ -8,7 +8,7 @@ import pytest
 
 from golden import check_golden
 from stoker.measure.trials.loading import STAGES, LoadingSpeed, Pass, Setting
-from stoker.show.bench import closing, header, line, opening
+from stoker.show.machine.bench import closing, header, line, opening
 
 
 def speed(read_cold: float, read_warm: float, decode: float, cached: float = 0.0) -> LoadingSpeed:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.data.loading.pixel_ops import FILL, OPERATIONS, UNIT, move
+from stoker.data.images.pixel_ops import FILL, OPERATIONS, UNIT, move
 
 WARPS = {"shear x": "ShearX", "shear y": "ShearY", "rotate": "Rotate"}
 FACTORS = {

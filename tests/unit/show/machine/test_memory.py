@@ -7,7 +7,7 @@ from dataclasses import replace
 from golden import check_golden
 from stoker.doctor.memory import MemoryAnswer, PhaseMemory
 from stoker.recipe.recipe import Recipe
-from stoker.show.memory import lines
+from stoker.show.machine.memory import lines
 from stoker.train.trials.device_memory import ALLOCATOR, KINDS, LIBRARIES, Peak
 
 RECIPE = Recipe(model="resnet50", image_size=224, batch_size=256, amp="bf16")

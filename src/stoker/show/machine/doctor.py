@@ -14,7 +14,7 @@ from stoker.measure.trials.loading import LoadingSpeed
 from stoker.measure.trials.storage import DiskSpeed
 from stoker.measure.verdict import verdict_of
 from stoker.recipe.recipe import Recipe
-from stoker.show import link
+from stoker.show.machine import link
 from stoker.text import plural, size
 from stoker.train.trials.compute import Compute, Together
 

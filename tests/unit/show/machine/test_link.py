@@ -7,7 +7,7 @@ import pytest
 from golden import check_golden
 from networks import link, network
 from stoker.measure.trials.link import LinkReport
-from stoker.show.link import lines, step_lines
+from stoker.show.machine.link import lines, step_lines
 
 QUIET = link(94, interface="", counted=None)
 

@@ -1,0 +1,1 @@
+"""What a person sees of measurements of a machine."""
