@@ -1,0 +1,1 @@
+"""Pictures that a command writes: the images of a batch."""
