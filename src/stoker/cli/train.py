@@ -132,9 +132,12 @@ def run(arguments: Sequence[str]) -> int:
         return launch.launch(plan, run)
     from stoker.data.loading.loader import DECODERS
 
-    return exit_past_hanging_threads(
+    code = exit_past_hanging_threads(
         lambda: train_here(data, resolved, path, stop, allowed, parsed.yes, profile), DECODERS
     )
+    if code == FINISHED and speaks() and (advice := launch.next_step(run, parsed.data)):
+        say(advice)
+    return code
 
 
 def is_finished(

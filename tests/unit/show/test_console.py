@@ -404,7 +404,15 @@ class TestWidth:
 def test_lines_golden(stream: io.StringIO, clock: Clock) -> None:
     """Every line that a run prints, with the events that it comes from."""
     console = PlainConsole("runs/one", interval_s=30, stream=stream, clock=clock)
-    console(attempt(position=1000, step=10, torn=["000000030"], warnings=["careful"]))
+    console(
+        attempt(
+            position=1000,
+            step=10,
+            torn=["000000030"],
+            warnings=["careful"],
+            weights="weights: 2 of 2 tensors",
+        )
+    )
     clock.pass_by(31)
     console(step(10))
     console(evaluation(1))
@@ -416,6 +424,7 @@ def test_lines_golden(stream: io.StringIO, clock: Clock) -> None:
     for event in (
         end("finished"),
         end("finished", best=-1.0),
+        end("finished", reason="no better result in 3 evaluations, --patience 3"),
         end("interrupted", reason="SIGTERM", step=1234),
         end("interrupted", reason="rank 1 is lost", step=1234, saved=False),
         end("rolled back", reason="not finite at step 12: the gradient"),

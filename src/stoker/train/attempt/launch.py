@@ -8,12 +8,14 @@ whose rank stepped aside always: it recorded a remedy. The messages of failed ra
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from stoker import errors
@@ -28,7 +30,7 @@ from stoker.recipe.changes import changes
 from stoker.recipe.early_end import early_end
 from stoker.recipe.model_file import label_of
 from stoker.recipe.recipe import Recipe
-from stoker.recipe.resolve import Resolved
+from stoker.recipe.resolve import ZERO_CONFIG, Resolved
 from stoker.run.directory import Run
 from stoker.run.storage import refused
 from stoker.survive.manifest import manifest_of, newest_intact, pointer
@@ -40,6 +42,8 @@ PACKED = "STOKER_PACKED"
 """Environment variable: the packed dataset that the launcher has made for its ranks."""
 MODEL_CODE = "STOKER_MODEL_CODE"
 """Environment variable: the hash of the model's text that the launcher has read for its ranks."""
+WORTH_TUNING = 0.98
+"""A first look with a better top-1 than this does not propose to fine-tune."""
 LOG_LINES = 20
 """The last lines of the log that are shown after a failure."""
 
@@ -92,6 +96,17 @@ def check_run_place(path: Path, data: str) -> None:
         tempfile.TemporaryDirectory(dir=place, prefix=".stoker-").cleanup()
     except OSError as error:
         raise refused(place, error) from error
+
+
+def next_step(run: Run, data: str) -> str:
+    """What to try after a first look that left something to gain; empty after another run."""
+    best = (run.end() or {}).get("best", -1.0)
+    own = run.values["model"].startswith("resnet9")
+    if run.record["recipe"] != ZERO_CONFIG or not own or not 0 <= best < WORTH_TUNING:
+        return ""
+    needs = "" if find_spec("timm") else ", after pip install 'stoker[timm]'"
+    command = f"stoker train {shlex.quote(data)} --recipe finetune --pretrained"
+    return f"next, from pre-trained weights{needs}: {command}"
 
 
 def early_end_of(run: Run, recipe: Recipe) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,25 @@ class TestRounds:
     ) -> None:
         with pytest.raises(StokerError, match="exit codes"):
             outcome(tmp_path, monkeypatch, [ends])
+
+
+class TestNextStep:
+    @pytest.mark.parametrize(
+        ("recipe", "best", "proposes"),
+        [("first-look", 0.7, True), ("first-look", 0.99, False), ("mine", 0.7, False)],
+    )
+    def test_after_a_first_look_that_left_something_to_gain(
+        self, tmp_path: Path, recipe: str, best: float, proposes: bool
+    ) -> None:
+        run = Run(tmp_path / "run")
+        record = {
+            **{"recipe": recipe, "values": {"model": "resnet9_w16"}, "data": "x"},
+            **{"fingerprint": "x", "classes": ["a"], "lanes": 1, "changes": []},
+        }
+        run.create(record, "")
+        run.new_attempt()
+        end = {"kind": "end", "outcome": "finished", "reason": None, "best": best}
+        run.events_path(1, 0).write_text(json.dumps(end) + "\n")
+        line = launch.next_step(run, "my photos")
+        assert line.endswith("stoker train 'my photos' --recipe finetune --pretrained" * proposes)
+        assert bool(line) == proposes

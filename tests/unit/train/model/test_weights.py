@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from measured import held, measured
+from stoker.commit import sha256_file
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import Recipe
+from stoker.recipe.resolve import resolve
+from stoker.survive.stopping import StopRequest
+from stoker.train.attempt.end import FINISHED, INTERRUPTED
+from stoker.train.attempt.session import train
 from stoker.train.model.build import build_model
 from stoker.train.model.start import load_start
 from stoker.train.model.weights import LIMIT_S, no_answer
+from tiny_runs import FLAGS, tiny_set
 
 constants = pytest.importorskip("huggingface_hub.constants")
 RECIPE = Recipe(model="resnet10t", pretrained=True)
@@ -77,22 +85,60 @@ def test_a_host_that_never_answers_is_given_up_in_time(silent_host: str) -> None
     held(taken < LIMIT_S + 1, taken)
 
 
-def test_weights_in_the_cache_need_no_connection(nowhere: Path) -> None:
+def fill_cache(nowhere: Path) -> dict[str, Tensor]:
+    """Put weights of resnet10t into the cache; returns them."""
     import timm
 
-    drawn = timm.create_model("resnet10t").state_dict()
+    drawn: dict[str, Tensor] = timm.create_model("resnet10t").state_dict()
     name = timm.get_pretrained_cfg("resnet10t").hf_hub_id
     repository = nowhere / f"models--{name.replace('/', '--')}"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("1" * 40)
     (repository / "snapshots" / ("1" * 40)).mkdir(parents=True)
     save_file(drawn, repository / "snapshots" / ("1" * 40) / "model.safetensors")
+    return drawn
+
+
+def test_weights_in_the_cache_need_no_connection(nowhere: Path) -> None:
+    drawn = fill_cache(nowhere)
     weights = build_pretrained(RECIPE).state_dict()
     kernels = [name for name in weights if not name.startswith("fc.")]
     assert all(torch.equal(weights[name], drawn[name]) for name in kernels)
     # The new last layer is drawn from the seed, as it is without pre-trained weights.
     plain = build_model(replace(RECIPE, pretrained=False), 3)[0].state_dict()
     assert torch.equal(weights["fc.weight"], plain["fc.weight"])
+
+
+def test_timms_weights_are_recorded_like_others(nowhere: Path) -> None:
+    fill_cache(nowhere)
+    model, normalise = build_model(RECIPE, 3)
+    start = load_start(RECIPE, model, ["a", "b", "c"])
+    assert start is not None
+    (file,) = nowhere.rglob("*.safetensors")
+    assert start.sha256 == sha256_file(file)
+    assert start.line.startswith("weights: 84 of 86 tensors from timm's resnet10t.c3_in1k; new: fc")
+    assert (start.input.mean, start.input.std) == (normalise.mean, normalise.std)
+    assert "--image-size 176" in start.note(RECIPE)[0]
+
+
+def test_a_resumed_run_downloads_nothing(nowhere: Path, tmp_path: Path) -> None:
+    fill_cache(nowhere)
+    data, run, stop = tiny_set(tmp_path / "set"), tmp_path / "run", StopRequest()
+    flags = {**FLAGS, "model": "resnet10t", "pretrained": True, "epochs": 1, "image_size": 32}
+    resolved = resolve(flags={**flags, "checkpoint_interval": 1e-6})
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["kind"] == "step":
+            stop.request("a test")
+
+    assert train(data, resolved, run, (listen,), stop) == INTERRUPTED
+    for folder in nowhere.glob("models--*"):
+        shutil.rmtree(folder)
+    assert train(data, resolved, run) == FINISHED
+    shutil.rmtree(run / "checkpoints")
+    (run / "attempts" / "0003").mkdir()
+    with pytest.raises(BadRequest, match="not on this machine"):
+        train(data, resolved, run)
 
 
 def test_a_model_without_weights_is_named() -> None:
