@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.cli.flags import Parser
+from stoker.cli.flags import Parser, add_code_flags
 from stoker.errors import FINISHED
 from stoker.run.directory import Run
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
@@ -43,6 +43,7 @@ def parser() -> Parser:
         help="best, last, or a folder of the run's checkpoints [best]",
     )
     add("--overwrite", action="store_true", help="replace OUT where it is an export")
+    add_code_flags(flags)
     return flags
 
 
@@ -54,9 +55,11 @@ def run(words: Sequence[str]) -> int:
     say(f"exporting {shown(parsed.run)} to {', '.join(formats)}")
 
     from stoker.show.export import lines
+    from stoker.use.classifier import CodeConsent
     from stoker.use.export.write import ExportOptions, export_run
 
-    options = ExportOptions(formats, parsed.checkpoint, parsed.overwrite)
+    consent = CodeConsent(parsed.trust_code, parsed.model)
+    options = ExportOptions(formats, parsed.checkpoint, parsed.overwrite, consent)
     with listening() as stop, stops_at_once(stop, "exporting", UNCHANGED):
         report = export_run(Path(parsed.run), out, options)
     say(*lines(report, out))

@@ -199,6 +199,14 @@ def add_trust_flag(parser: Parser) -> argparse.Action:
     )
 
 
+def add_code_flags(parser: Parser) -> None:
+    """Add the flags of verbs that use a model: which code of a user's own may run."""
+    parser.add_argument(TRUST, action="store_true", help="run the model's own code, if it has any")
+    parser.add_argument(
+        "--model", metavar="FILE", help="your copy of the model's own code, which is run instead"
+    )
+
+
 def resolve_flags(parsed: argparse.Namespace) -> Resolved:
     """The recipe of parsed flags, with the hash of its own model's code, which is not run. Raises
     BadRequest where a value is not allowed."""

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoker.cli.flags import Parser
+from stoker.cli.flags import Parser, add_code_flags
 from stoker.cli.streams import check_output
 from stoker.errors import FAILED, FINISHED, BadRequest
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
@@ -58,6 +58,7 @@ def parser() -> Parser:
     add("--null", action="store_true", help="paths on standard input end with a zero byte")
     add("--batch-size", type=int, default=0, metavar="N", help="images at once [eval_batch_size]")
     add("--threads", type=int, default=0, metavar="N", help="threads that decode [cores]")
+    add_code_flags(flags)
     return flags
 
 
@@ -102,10 +103,11 @@ def predict_and_show(parsed: argparse.Namespace, sources: list[ImageSource]) -> 
     """Predict all images, write the rows and say what they came to; the exit code. Raises
     BadRequest where there is no image."""
     from stoker.show.predict import PredictProgress, ignored_lines, no_images, notes
-    from stoker.use.classifier import open_classifier
+    from stoker.use.classifier import CodeConsent, open_classifier
     from stoker.use.predict import Predictor, own_device_alone
 
-    classifier = open_classifier(Path(parsed.run), own_device_alone(), parsed.checkpoint)
+    consent = CodeConsent(parsed.trust_code, parsed.model)
+    classifier = open_classifier(Path(parsed.run), own_device_alone(), parsed.checkpoint, consent)
     say(*notes(classifier, sources), stream=sys.stderr)
     predictor = Predictor(
         classifier,

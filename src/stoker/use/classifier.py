@@ -2,8 +2,8 @@
 
 Invariants: everything that turns an image into an answer (weights, classes, preprocessing) comes
 from the checkpoint, never from the packed set. Nothing in the directory is trusted: types and
-ranges are checked before use, and no code from it runs. Arithmetic, memory layout and precision are
-those of the run's own evaluation, so its figures come out again.
+ranges are checked before use, and code from it runs only with the user's consent. Arithmetic,
+memory layout and precision are those of the run's own evaluation, so its figures come out again.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from torch import Tensor, nn
 from stoker.data.description import class_trouble
 from stoker.data.images.encode import Storage
 from stoker.errors import BadRequest, StokerError
+from stoker.recipe.model_file import ModelCode, function_of, is_own, read_code
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import recorded_recipe
 from stoker.run.directory import Run
 from stoker.run.kinds import Field, Required, is_count, is_number, list_of, misfit
+from stoker.run.model_code import TRUST, code_of_run
 from stoker.survive.checkpoint import Tensors, read_weights
 from stoker.survive.manifest import NAME, newest_intact, pointer, unreadable
 from stoker.text import shown
 from stoker.train.device import memory_format, set_arithmetic
 from stoker.train.model.build import Normalise, build_model
+from stoker.train.model.own_code import trust
 from stoker.train.model_input import MakeInput, input_maker
 from stoker.train.passes import forward
-from stoker.use.exported.files import CONFIG, GRAPH, is_export, open_export
+from stoker.use.exported.files import CODE, CONFIG, GRAPH, ExportFiles, is_export, open_export
 from stoker.use.exported.onnx_model import OnnxModel
 
 LARGEST_INPUT = 1 << 14
@@ -50,7 +53,7 @@ _INPUT = {
     "std": Field(lambda value: is_colour(value) and min(value) > 0, Required),
 }
 """What a manifest says of the model's input."""
-EXPORTED_KEYS = ("model", "amp", "channels_last")
+EXPORTED_KEYS = ("model", "amp", "channels_last", "model_code")
 """The keys of the recipe that an export holds: what decides how its model computes."""
 
 
@@ -63,6 +66,18 @@ class Preprocessing:
     normalise: Normalise
     storage: Storage
     """How the training set was stored. Other images are shrunk to the same limit first."""
+
+
+@dataclass(frozen=True)
+class CodeConsent:
+    """Which code of a model of the user's own may run: the one in a run or an export, or the one in
+    a file of the user's that has the same text."""
+
+    trusted: bool = False
+    file: str | None = None
+
+
+NO_CODE = CodeConsent()
 
 
 @dataclass(frozen=True)
@@ -108,23 +123,24 @@ class ModelSource:
 
 
 def open_classifier(
-    path: Path, device: torch.device, checkpoint: str = "best", *, trust_code: bool = False
+    path: Path, device: torch.device, checkpoint: str = "best", consent: CodeConsent = NO_CODE
 ) -> Classifier:
     """The model in a run directory or an export. `checkpoint` is best, last or a checkpoint's name.
     Raises BadRequest where there is none, StokerError where it is damaged."""
     if Run(path).exists:
-        return from_run(Run(path), device, checkpoint, trust_code=trust_code)
+        trust(code_of_run(Run(path), consent.file, trusted=consent.trusted))
+        return from_run(Run(path), device, checkpoint)
     if is_export(path):
         if checkpoint != "best":
             raise BadRequest(f"{shown(str(path))} is an export and has no other checkpoints")
-        return from_export(path, device)
+        return from_export(path, device, consent)
     raise BadRequest(
         f"{shown(str(path))} is not a run (no run.json), and not an export by Stoker (no {CONFIG} "
         "with a 'stoker' in it)"
     )
 
 
-def from_run(run: Run, device: torch.device, checkpoint: str, *, trust_code: bool) -> Classifier:
+def from_run(run: Run, device: torch.device, checkpoint: str) -> Classifier:
     """The model of a run's checkpoint. Raises as `open_classifier` does."""
     folder = checkpoint_folder(run.path, checkpoint)
     try:
@@ -140,15 +156,16 @@ def from_run(run: Run, device: torch.device, checkpoint: str, *, trust_code: boo
     return with_weights(weights, recipe, source, device)
 
 
-def from_export(path: Path, device: torch.device) -> Classifier:
+def from_export(path: Path, device: torch.device, consent: CodeConsent) -> Classifier:
     """The model of an export: its weights, or its ONNX graph where it has none. A graph computes on
     the CPU, whatever the device. Raises as `open_classifier` does."""
     export = open_export(path)
     source = ModelSource(path / CONFIG, export.facts, str(path))
     size = source.preprocessing().image_size
-    values = {name: export.facts.get(name) for name in EXPORTED_KEYS}
+    values = {name: export.facts[name] for name in EXPORTED_KEYS if name in export.facts}
     recipe = recorded_recipe({**values, "image_size": size}, f"{source.file}")
     if export.has_weights:
+        trust(code_of_export(export, recipe, consent))
         return with_weights(export.weights(), recipe, source, device)
     classes = source.classes()
     model = OnnxModel(export.read(GRAPH), size, len(classes), str(path / GRAPH)).eval()
@@ -157,6 +174,37 @@ def from_export(path: Path, device: torch.device) -> Classifier:
         *(source.origin, source.facts),
         to_input=lambda images, mix: images,  # the graph normalises them itself
     )
+
+
+def code_of_export(export: ExportFiles, recipe: Recipe, consent: CodeConsent) -> ModelCode | None:
+    """The code of an exported model of the user's own; None for other models. Raises BadRequest
+    where it may not be run, StokerError where it is not the export's."""
+    if not is_own(recipe.model):
+        return None
+    file = export.path / CODE
+    if CODE not in export.facts["files"]:
+        raise StokerError(f"{export.path / CONFIG} is damaged: it lists no {CODE}")
+    export.read(CODE)  # checks its hash
+    code = read_code(file, function_of(recipe.model))
+    if code.digest != recipe.model_code:
+        raise StokerError(f"{file} is not the code of this model")
+    if consent.file is not None and read_named(consent.file, recipe).digest == code.digest:
+        return code
+    if not consent.trusted:
+        raise BadRequest(
+            f"{shown(str(export.path))} has code of its own, and using it runs {shown(str(file))}: "
+            f"read that file, then add {TRUST}"
+        )
+    return code
+
+
+def read_named(named: str, recipe: Recipe) -> ModelCode:
+    """The code in a file that the user names. Raises BadRequest where there is none."""
+    file = Path(named.rpartition(":")[0] if is_own(named) else named)
+    try:
+        return read_code(file, function_of(recipe.model))
+    except FileNotFoundError:
+        raise BadRequest(f"--model {shown(named)}: there is no such file") from None
 
 
 def with_weights(

@@ -57,6 +57,7 @@ def stoker_facts(classifier: Classifier, more: Mapping[str, Any]) -> dict[str, A
         "model": recipe.model,
         "amp": recipe.amp,
         "channels_last": recipe.channels_last,
+        **({"model_code": recipe.model_code} if recipe.model_code else {}),
         "input": {
             "image_size": preprocessing.image_size,
             "crop_pct": preprocessing.crop_pct,

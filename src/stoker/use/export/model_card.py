@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stoker.recipe.model_file import function_of
 from stoker.text import plural, printable, size
 from stoker.use.classifier import Preprocessing
 from stoker.use.export.agreement import LOGIT_LIMIT, PROBABILITY_LIMIT, Difference
 from stoker.use.export.figures import EvaluationFigures
-from stoker.use.exported.files import GRAPH, PROGRAM, WEIGHTS
+from stoker.use.exported.files import CODE, GRAPH, PROGRAM, WEIGHTS
 
 MOST_CLASSES = 20
 """Classes that the card names; classes.txt has all of them."""
@@ -175,6 +176,8 @@ def pixels_code(card: CardFacts) -> tuple[str, ...]:
 
 
 def weights_block(card: CardFacts) -> list[str]:
+    if CODE in card.facts["files"]:
+        return own_weights_block(card)
     if not card.is_timm:
         return [
             f"`{WEIGHTS}` holds the weights alone: {escaped(card.model)} is defined in Stoker, so "
@@ -192,6 +195,27 @@ def weights_block(card: CardFacts) -> list[str]:
             "transform = create_transform(**resolve_model_data_config(model))",
             'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")',
             "probabilities = model(transform(image)[None]).softmax(1)",
+            ANSWER_CODE,
+        ),
+    ]
+
+
+def own_weights_block(card: CardFacts) -> list[str]:
+    """The use of the weights of a model of the user's own, with its code."""
+    spec = card.preprocessing.normalise
+    return [
+        f"`{WEIGHTS}`, with the code in `{CODE}` (read it before you run it):",
+        "",
+        *code(
+            "import numpy as np, torch",
+            *pixels_code(card),
+            f"from model import {function_of(card.model)}",
+            "from safetensors.torch import load_file",
+            f"model = {function_of(card.model)}({len(card.classes)}).eval()",
+            f'model.load_state_dict(load_file("{WEIGHTS}"))',
+            f"pixels = (pixels / 255 - {list(spec.mean)}) / {list(spec.std)}",
+            "images = torch.from_numpy(pixels).float().permute(2, 0, 1)[None]",
+            "probabilities = model(images).softmax(1)",
             ANSWER_CODE,
         ),
     ]

@@ -21,17 +21,19 @@ from safetensors.torch import save
 
 from stoker.commit import sha256_file
 from stoker.faults import reach
+from stoker.recipe.model_file import is_own
 from stoker.run.directory import Run
 from stoker.text import printable
 from stoker.train.model.names import OWN
-from stoker.use.classifier import Classifier, open_classifier
+from stoker.train.model.own_code import own_code_of
+from stoker.use.classifier import NO_CODE, Classifier, CodeConsent, open_classifier
 from stoker.use.export.agreement import CheckImages, Difference, check_images, difference
 from stoker.use.export.config import stoker_facts, timm_config
 from stoker.use.export.figures import EvaluationFigures, figures_of
 from stoker.use.export.model_card import CardFacts, model_card
 from stoker.use.export.program import CPU, traced, write_graph, write_program
 from stoker.use.export.target import FILE_OF, draft_of
-from stoker.use.exported.files import CONFIG, GRAPH, PROGRAM, WEIGHTS
+from stoker.use.exported.files import CODE, CONFIG, GRAPH, PROGRAM, WEIGHTS
 
 CLASSES, CARD = "classes.txt", "README.md"
 
@@ -43,7 +45,7 @@ class ExportOptions:
     formats: Sequence[str] = ("safetensors",)
     checkpoint: str = "best"
     overwrite: bool = False
-    trust_code: bool = False
+    consent: CodeConsent = NO_CODE
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,11 @@ def export_run(run_path: Path, out: Path, options: ExportOptions) -> ExportRepor
     """Export a checkpoint of a run to the folder `out`. Raises BadRequest where there is none or
     `out` must not be replaced, StokerError where the model cannot be exported or the disk fails."""
     run = Run(run_path)
-    classifier = open_classifier(run_path, CPU, options.checkpoint, trust_code=options.trust_code)
+    classifier = open_classifier(run_path, CPU, options.checkpoint, options.consent)
     with draft_of(out, overwrite=options.overwrite) as draft:
         write_models(classifier, draft, options.formats)
         reach("export:models")
-        written = [name for name in FILE_OF.values() if (draft / name).exists()]
+        written = [name for name in (*FILE_OF.values(), CODE) if (draft / name).exists()]
         check, differences = compare(run, classifier, draft, written)
         checked_on = f"{len(check.images)} {check.kind} images" if check else ""
         report = ExportReport(
@@ -91,6 +93,8 @@ def write_models(classifier: Classifier, draft: Path, formats: Sequence[str]) ->
         tensors = classifier.model.state_dict().items()
         weights = {name: tensor.contiguous().clone() for name, tensor in tensors}
         (draft / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
+        if code := own_code_of(classifier.recipe):
+            (draft / CODE).write_bytes(code.text.encode())
     if {"torch", "onnx"} & {*formats}:
         program = traced(classifier)
         if "torch" in formats:
@@ -104,7 +108,7 @@ def compare(
 ) -> tuple[CheckImages | None, dict[str, Difference]]:
     """The images that programs were compared on, and the difference of each. Raises StokerError
     where one is too large."""
-    programs = [name for name in written if name != WEIGHTS]
+    programs = [name for name in written if name in (PROGRAM, GRAPH)]
     if not programs:
         return None, {}
     record = run.record
@@ -144,7 +148,7 @@ def card_facts(
     own = getattr(classifier.model, "pretrained_cfg", None) or {}
     return CardFacts(
         model=report.model,
-        is_timm=OWN.fullmatch(report.model) is None,
+        is_timm=OWN.fullmatch(report.model) is None and not is_own(report.model),
         classes=classifier.classes,
         preprocessing=classifier.preprocessing,
         recipe=record["recipe"],

@@ -4,10 +4,11 @@
     OUT/model.safetensors    the weights
     OUT/model.pt2            a program of torch.export, which is never read here
     OUT/model.onnx           the same as an ONNX graph
+    OUT/model.py             the code of a model of the user's own, beside its weights
 
 Invariants: a file is read only under one of these names, where it is a plain file with the size and
-the hash in `config.json`. Nothing is unpickled and no code of an export runs. torch is imported
-only to read weights, so that mistakes are answered at once.
+the hash in `config.json`. Nothing is unpickled, and nothing is run here. torch is imported only to
+read weights, so that mistakes are answered at once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ FORMAT = 1
 """Format number of an export."""
 CONFIG = "config.json"
 WEIGHTS, PROGRAM, GRAPH = "model.safetensors", "model.pt2", "model.onnx"
-MODEL_FILES = (WEIGHTS, PROGRAM, GRAPH)
+CODE = "model.py"
+MODEL_FILES = (WEIGHTS, PROGRAM, GRAPH, CODE)
 READERS = ("onnx", "onnxruntime")
 """The packages that an ONNX graph is read with."""
 LARGEST_CONFIG = 1 << 26
