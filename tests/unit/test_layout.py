@@ -53,6 +53,7 @@ FLOORS = {
     "doctor.selftest": 7.1,
     "plan": 8,
     "show": 9,
+    "show.use": 9.1,
     "track": 9,
     "cli": 10,
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 from stoker.commit import json_bytes, write_bytes
 from stoker.errors import FAILED, FINISHED, BadRequest, StokerError
-from stoker.text import lost_output, say
+from stoker.text import lost_output, say, shown
 
 
 def open_streams() -> None:
@@ -55,23 +55,33 @@ def closing_code(code: int, *, needs_output: bool) -> int:
 
 def check_json(file: str) -> None:
     """Raise BadRequest where `--json FILE` cannot be written. Empty: no such file is wanted."""
+    check_output("--json", file)
+
+
+def check_output(flag: str, file: str) -> None:
+    """Raise BadRequest where the file of a flag cannot be written. Empty: none is wanted."""
     path = Path(file)
     folder = path.resolve().parent
     if file and not folder.is_dir():
-        raise BadRequest(f"--json {file}: its folder does not exist; make it first")
+        raise BadRequest(f"{flag} {shown(file)}: its folder does not exist; make it first")
     if file and path.is_dir():
-        raise BadRequest(f"--json {file} is a folder: name a file")
+        raise BadRequest(f"{flag} {shown(file)} is a folder: name a file")
     if file and not os.access(path if path.exists() else folder, os.W_OK):
-        raise BadRequest(f"--json {file} cannot be written: name a file elsewhere")
+        raise BadRequest(f"{flag} {shown(file)} cannot be written: name a file elsewhere")
 
 
 def write_figures(file: str, figures: Any) -> None:
     """Write figures to the FILE of `--json`. Raises StokerError where the disk is full."""
-    path, text = Path(file), json_bytes(figures)
+    write_output("--json", file, json_bytes(figures))
+
+
+def write_output(flag: str, file: str, data: bytes) -> None:
+    """Write the file of a flag. Raises StokerError where that fails."""
+    path = Path(file)
     try:
         if path.exists() and not path.is_file():
-            path.write_bytes(text)  # a device or a pipe, which must not be replaced
+            path.write_bytes(data)  # a device or a pipe, which must not be replaced
         else:
-            write_bytes(path, text)
+            write_bytes(path, data)
     except OSError as error:
-        raise StokerError(f"cannot write --json {file}: {error.strerror}") from error
+        raise StokerError(f"cannot write {flag} {shown(file)}: {error.strerror}") from error

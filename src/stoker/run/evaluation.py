@@ -104,14 +104,17 @@ def report_bytes(data: dict[str, Any]) -> bytes:
     """The content of evaluation.json. A row of counts takes one line."""
     parts = []
     for key, value in data.items():
-        is_table = isinstance(value, list) and len(value) > 0 and not isinstance(value[0], str)
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        if is_table:
-            rows = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in value)
-            text = "[\n  " + ",\n  ".join(rows) + "\n ]"
-        parts.append(f" {json.dumps(key)}: {text}")
+        if isinstance(value, list) and value and not isinstance(value[0], str):
+            text = "[\n  " + ",\n  ".join(map(plain_json, value)) + "\n ]"
+        else:
+            text = plain_json(value)
+        parts.append(f" {plain_json(key)}: {text}")
     # Names from files may hold surrogates, which UTF-8 has no bytes for.
     return ("{\n" + ",\n".join(parts) + "\n}\n").encode("utf-8", "backslashreplace")
+
+
+def plain_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _row_of(*checks: Any) -> Any:

@@ -172,7 +172,7 @@ class Evaluator:
     ) -> tuple[Accuracy, Answers | None] | None:
         """The accuracy and, on rank 0, all answers, if the split has at most MOST_KEPT samples.
         None if `stop` came first. `waiting` gets the seconds of a delay."""
-        was_training = model.training
+        modes = [(module, module.training) for module in model.modules()]
         model.eval()
         begin, end = self.edges[self.ranks.rank : self.ranks.rank + 2]
         tally = DeviceTally(
@@ -192,7 +192,8 @@ class Evaluator:
                 tally.add(logits, batch.labels, loaded.batch.position)
                 self.transfer.release(batch)
         finally:
-            model.train(was_training)
+            for module, mode in modes:  # frozen layers have another one than the rest
+                module.training = mode
             batches.close()  # type: ignore[attr-defined]
         return self.summed(tally)
 

@@ -1,0 +1,31 @@
+"""The samples with the highest loss as a contact sheet: a way to find wrong labels."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from stoker.errors import StokerError
+from stoker.run.evaluation import EvaluationReport
+from stoker.show.sheet import Tile, tile_side, write_sheet
+from stoker.show.use.evaluate import caption
+from stoker.text import shown
+from stoker.use.evaluate import stored_image
+from stoker.use.selection import Selection
+
+
+def write_worst(file: str, report: EvaluationReport, selection: Selection) -> None:
+    """Write the worst samples of a report as a PNG: label, prediction and path below each. Raises
+    StokerError where an image cannot be read or the file cannot be written."""
+    side = tile_side(len(report.worst))
+    tiles = [
+        Tile(
+            stored_image(selection.split, row.sample, side),
+            # The last folder tells the class; what stands before it takes space.
+            (*caption(report, row), "/".join(PurePosixPath(row.path).parts[-2:])),
+        )
+        for row in report.worst
+    ]
+    try:
+        write_sheet(Path(file), tiles)
+    except OSError as error:
+        raise StokerError(f"cannot write --sheet {shown(file)}: {error.strerror}") from error
