@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from stoker.cli.flags import Parser
 from stoker.cli.streams import check_output, write_output
-from stoker.commit import json_bytes
 from stoker.errors import FINISHED, BadRequest, StokerError
 from stoker.fleet.launcher import is_rank
 from stoker.fleet.variables import check_rank_variables, check_ranks
@@ -24,6 +23,7 @@ from stoker.survive.stopping import UNCHANGED, StopRequest, listening, stops_at_
 from stoker.text import plural, say, shown
 
 if TYPE_CHECKING:
+    from stoker.data.dataset import Dataset
     from stoker.train.process_group import Ranks
     from stoker.use.classifier import Classifier
     from stoker.use.evaluate import Evaluation
@@ -169,13 +169,13 @@ def evaluate_here(parsed: argparse.Namespace, named: str, stop: StopRequest) -> 
         ranks = Ranks.join()
         try:
             classifier = opened(parsed, ranks)
-            selection, data = chosen_images(parsed, named, classifier, ranks)
+            selection, dataset = chosen_images(parsed, named, classifier, ranks)
             evaluation = measured(parsed, classifier, selection, ranks)
         finally:
             ranks.leave()
     # Outside the block: what is written is complete, also if a stop is requested now.
     if evaluation is not None:
-        show(parsed, evaluation, classifier, selection, data, ranks)
+        show(parsed, evaluation, classifier, selection, dataset, ranks)
     return FINISHED
 
 
@@ -196,7 +196,7 @@ def opened(parsed: argparse.Namespace, ranks: Ranks) -> Classifier:
 
 def chosen_images(
     parsed: argparse.Namespace, named: str, classifier: Classifier, ranks: Ranks
-) -> tuple[Selection, Path]:
+) -> tuple[Selection, Dataset]:
     """The images to evaluate on, and the packed set that they are in."""
     from stoker.data.dataset import Dataset
     from stoker.data.loading.stored_size import enlarged_note
@@ -217,7 +217,7 @@ def chosen_images(
             enlarged_note(selection.split, stored, preprocessing.image_size),
         )
         tell(*(f"note: {note}" for note in notes if note))
-    return selection, data
+    return selection, dataset
 
 
 def packed(named: str, classifier: Classifier, parsed: argparse.Namespace) -> Path:
@@ -267,10 +267,11 @@ def show(
     evaluation: Evaluation,
     classifier: Classifier,
     selection: Selection,
-    data: Path,
+    dataset: Dataset,
     ranks: Ranks,
 ) -> None:
     """Print the evaluation and write the files that were asked for."""
+    from stoker.run.evaluation import report_bytes
     from stoker.show.use.evaluate import (
         EvaluationFacts,
         class_table,
@@ -284,7 +285,8 @@ def show(
     facts = EvaluationFacts(
         model=classifier.origin,
         step=classifier.facts.get("step"),
-        data=str(data),
+        data=str(dataset.path),
+        is_training_set=dataset.fingerprint == classifier.facts.get("fingerprint"),
         seconds=evaluation.seconds,
         ranks=ranks.world,
         tta=parsed.tta,
@@ -301,7 +303,7 @@ def show(
     if parsed.csv:
         write_text(parsed.csv, "--csv", class_table(report).encode("utf-8", "backslashreplace"))
     if parsed.json:
-        write_text(parsed.json, "--json", json_bytes(figures_of(report, facts)))
+        write_text(parsed.json, "--json", report_bytes(figures_of(report, facts)))
 
 
 def write_text(file: str, flag: str, data: bytes) -> None:

@@ -2,8 +2,8 @@
 
 Invariants: the sheet appears under its name complete or not at all. A picture keeps its shape and
 is shrunk into its square; small ones are enlarged by a whole factor, so that their pixels stay
-visible. A caption takes the width of its picture: what is longer ends with an ellipsis. A script
-that the font does not have is drawn as boxes; it never fails.
+visible. A caption takes the width of its picture: what is longer is cut, with an ellipsis; a path
+(it has a slash) keeps its end. A script that the font does not have is drawn as boxes.
 """
 
 from __future__ import annotations
@@ -104,13 +104,18 @@ def sheet_font() -> Font:
 
 
 def shortened(text: str, width: int, font: Font) -> str:
-    """The text, cut with an ellipsis where it is wider than `width` pixels."""
-    text = printable(text)[: 4 * width]
+    """The text, cut where it is wider than `width` pixels: a path at its start."""
+    text, is_path = printable(text), "/" in text
+    text = text[-4 * width :] if is_path else text[: 4 * width]
     if font.getlength(text) <= width:
         return text
+
+    def cut(characters: int) -> str:
+        return f"…{text[len(text) - characters :]}" if is_path else f"{text[:characters]}…"
+
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = font.getlength(f"{text[:middle]}…") <= width
+        fits = font.getlength(cut(middle)) <= width
         low, high = (middle, high) if fits else (low, middle - 1)
-    return f"{text[:low]}…"
+    return cut(low)

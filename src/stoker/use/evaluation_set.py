@@ -8,6 +8,7 @@ whose source has changed is refused, not replaced.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 from stoker.commit import sha256_json
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
-from stoker.data.packing.pack import Progress, default_out, pack
+from stoker.data.packing.pack import Progress, default_out, hex_path, pack
+from stoker.data.seal import SOURCE_CACHE
 from stoker.errors import BadRequest
 from stoker.text import shown
 
@@ -46,7 +48,11 @@ def evaluation_set(
     evaluation. `trained_on` is the fingerprint of the training set. Raises BadRequest where the
     source is refused or has changed, StokerError where the disk fails."""
     trained = default_out(source)
-    if Dataset.is_packed(trained) and Dataset(trained).fingerprint == trained_on:
+    if (
+        Dataset.is_packed(trained)
+        and Dataset(trained).fingerprint == trained_on
+        and is_source(trained, source)
+    ):
         tell(f"{shown(source)} was packed into {trained} for training: evaluating on that set")
         return EvaluationSet(trained, False)
     storage = replace(storage, near_duplicates=False)
@@ -59,7 +65,17 @@ def evaluation_set(
         if is_new:
             raise
         raise BadRequest(
-            f"{shown(source)} has changed since it was packed into {target}: remove {target}, then "
-            "give the same command again"
+            f"{target} holds other images than {shown(source)} has now: remove {target}, then give "
+            "the same command again"
         ) from error
     return EvaluationSet(target, is_new)
+
+
+def is_source(packed: Path, source: str) -> bool:
+    """Whether a set was packed from this folder or archive: another one may have the same name."""
+    try:
+        cache = json.loads((packed / SOURCE_CACHE).read_text(encoding="utf-8"))
+        stamp = cache.get("stamp") or [None]
+        return hex_path(source) in (cache.get("root"), stamp[0])
+    except (OSError, ValueError, AttributeError, TypeError, KeyError, IndexError):
+        return False

@@ -30,6 +30,8 @@ class EvaluationFacts:
     """Where its weights come from."""
     step: int | None
     data: str
+    is_training_set: bool
+    """Whether the model was trained on this set."""
     seconds: float
     ranks: int
     tta: str
@@ -58,17 +60,21 @@ def figure_lines(report: EvaluationReport, facts: EvaluationFacts) -> list[str]:
     top5 = f", top-5 {share(report.top5, report.images)}" if shows_top5(report) else ""
     loss = "not a number" if report.loss is None else f"{report.loss:.4f}"
     ece = "unknown" if report.ece is None else f"{report.ece:.4f}"
+    # In a set for evaluation alone the name of the split says nothing.
+    is_all = report.split == "train" and not facts.is_training_set
+    split = "" if is_all else f" of {report.split}"
     lines = [
-        f"{facts.model}",
-        f"on {plural(report.images, 'image')} of {report.split} in {facts.data}{mirrored}: "
+        facts.model,
+        f"on {plural(report.images, 'image')}{split} in {facts.data}{mirrored}: "
         f"{facts.seconds:.1f} s, {rate:,.0f} images/s{ranks}",
         f"top-1 {share(report.top1, report.images)}{top5}, macro accuracy {report.macro:.2%}, "
         f"loss {loss}, calibration error {ece}",
     ]
+    if report.split == "train" and facts.is_training_set:
+        lines.append("note: the model was trained on these images")
     if report.unpredicted:
-        lines.append(
-            f"{plural(report.unpredicted, 'image')} without a prediction: the model answers NaN"
-        )
+        images = plural(report.unpredicted, "image")
+        lines.append(f"note: {images} without a prediction: the model answers NaN")
     return lines
 
 
@@ -164,29 +170,26 @@ def worst_lines(report: EvaluationReport) -> list[str]:
     """The samples with the highest loss."""
     if not report.worst:
         return []
-    head = f"the {plural(len(report.worst), 'image')} with the highest loss: are the labels right?"
     return [
         "",
-        head,
-        *(
-            f"  {loss_text(row):>8}  {caption(report, row)[0]}; {caption(report, row)[1]}; "
-            f"{one_line(printable(row.path))}"
-            for row in report.worst
-        ),
+        f"highest loss of {plural(report.images, 'image')}: are these labels right?",
+        f"  {'loss':>6}  label, what the model answers, path",
+        *(worst_line(report, row) for row in report.worst),
     ]
 
 
-def loss_text(row: WorstSample) -> str:
-    return "not finite" if row.loss is None else f"{row.loss:.2f}"
+def worst_line(report: EvaluationReport, row: WorstSample) -> str:
+    loss = "NaN" if row.loss is None else f"{row.loss:.2f}"
+    answer = "no prediction"
+    if row.predicted is not None:
+        answer = f"{share_of(row)}{short(report.classes[row.predicted])}"
+    label = short(report.classes[row.label])
+    return f"  {loss:>6}  {label}, {answer}, {one_line(printable(row.path))}"
 
 
-def caption(report: EvaluationReport, row: WorstSample) -> tuple[str, str]:
-    """The label of a sample, and what the model takes it for."""
-    label = f"label {short(report.classes[row.label])}"
-    if row.predicted is None:
-        return label, "no prediction"
-    probability = "" if row.probability is None else f" {row.probability:.0%}"
-    return label, f"predicted {short(report.classes[row.predicted])}{probability}"
+def share_of(row: WorstSample) -> str:
+    """The probability of a prediction, with a space behind it; empty where it is not finite."""
+    return "" if row.probability is None else f"{row.probability:.0%} "
 
 
 def class_table(report: EvaluationReport) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from stoker.errors import StokerError
-from stoker.run.evaluation import EvaluationReport
+from stoker.run.evaluation import EvaluationReport, WorstSample
 from stoker.show.sheet import Tile, tile_side, write_sheet
-from stoker.show.use.evaluate import caption
+from stoker.show.use.evaluate import share_of, short
 from stoker.text import shown
 from stoker.use.evaluate import stored_image
 from stoker.use.selection import Selection
@@ -20,8 +20,7 @@ def write_worst(file: str, report: EvaluationReport, selection: Selection) -> No
     tiles = [
         Tile(
             stored_image(selection.split, row.sample, side),
-            # The last folder tells the class; what stands before it takes space.
-            (*caption(report, row), "/".join(PurePosixPath(row.path).parts[-2:])),
+            tile_lines(report, row),
         )
         for row in report.worst
     ]
@@ -29,3 +28,11 @@ def write_worst(file: str, report: EvaluationReport, selection: Selection) -> No
         write_sheet(Path(file), tiles)
     except OSError as error:
         raise StokerError(f"cannot write --sheet {shown(file)}: {error.strerror}") from error
+
+
+def tile_lines(report: EvaluationReport, row: WorstSample) -> tuple[str, str, str]:
+    """The lines below an image. The probability comes first: a long name is cut."""
+    answer = "no prediction"
+    if row.predicted is not None:
+        answer = f"{share_of(row)}{short(report.classes[row.predicted])}"
+    return f"label {short(report.classes[row.label])}", f"model {answer}", row.path
