@@ -31,12 +31,12 @@ def make_photos(folder: Path) -> None:
     image_folder(folder, classes=3, images=40, size=(96, 80))
 
 
-def follow(install: bool = False) -> list[str]:
-    """Run the commands; what each printed."""
+def follow(install: bool = False, document: Path = ROOT / "README.md") -> list[str]:
+    """Run the commands of a document; what each printed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     printed = []
     with tempfile.TemporaryDirectory(prefix="newcomer-") as place:
-        for command in commands((ROOT / "README.md").read_text()):
+        for command in commands(document.read_text()):
             is_install = command.startswith("pip install")
             if is_install and not install:
                 continue
@@ -52,7 +52,9 @@ def follow(install: bool = False) -> list[str]:
             )
             print(done.stdout if not is_install else "", done.stderr, sep="", flush=True)
             if done.returncode:
-                raise SystemExit(f"the README's command failed ({done.returncode}): {command}")
+                raise SystemExit(
+                    f"a command of {document.name} failed ({done.returncode}): {command}"
+                )
             printed.append(done.stdout)
     return printed
 

@@ -26,7 +26,7 @@ VERBS = {
     "doctor": "measure this machine, and predict training speed and its limit",
     "selftest": "check on this machine what Stoker promises, on a GPU or without",
     "bench": "measure how fast a packed set loads, and what limits that",
-    "evaluate": "evaluate a trained model, class by class, on its own or other images",
+    "evaluate": "evaluate a trained model class by class, on any labelled images",
     "explain": "show what a run did, where its time went and what limited it",
     "show-config": "print the resolved recipe, each value with its origin",
 }

@@ -134,7 +134,7 @@ def class_lines(report: EvaluationReport, *, all_classes: bool) -> list[str]:
         text = f"  {short(report.classes[other[0]])} ({other[1]:,})" if other else ""
         lines.append(f"{name:<{width}}  {images:>7,}  {top1 / images:>7.1%}{five}{text}")
     if more := len(order) - len(listed):
-        lines.append(f"and {plural(more, 'class')} with higher shares: --all-classes shows them")
+        lines.append(f"and {plural(more, 'more class')}: --all-classes shows them")
     if absent := len(report.classes) - len(order):
         lines.append(f"{plural(absent, 'class')} of the model without images here")
     return lines

@@ -38,7 +38,8 @@ class EvaluationKeeper:
         try:
             write_bytes(file, self.content(step, position, accuracy, answers))
         except (OSError, pa.ArrowException) as error:
-            self.report(f"cannot keep the evaluation in {file}: {one_line(str(error))}")
+            reason = getattr(error, "strerror", None) or one_line(str(error))
+            self.report(f"cannot keep the evaluation in {file}: {reason}")
             try:
                 temporary(file).unlink(missing_ok=True)
             except OSError:
