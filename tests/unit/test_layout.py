@@ -56,7 +56,7 @@ FLOORS = {
     "plan": 8,
     "show": 9,
     "show.machine": 9.1,
-    "show.pictures": 9.1,
+    "show.use": 9.1,
     "track": 9,
     "cli": 10,
 }

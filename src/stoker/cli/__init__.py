@@ -26,9 +26,10 @@ VERBS = {
     "doctor": "measure this machine, and predict training speed and its limit",
     "selftest": "check on this machine what Stoker promises, on a GPU or without",
     "bench": "measure how fast a packed set loads, and what limits that",
+    "evaluate": "evaluate a trained model class by class, on any labelled images",
     "predict": "classify images with a trained model",
-    "explain": "show what a run did, where its time went and what limited it",
     "export": "write a trained model for use elsewhere: safetensors, torch, ONNX",
+    "explain": "show what a run did, where its time went and what limited it",
     "show-config": "print the resolved recipe, each value with its origin",
     "show-batch": "write a picture of a training batch, as the model sees it",
 }

@@ -54,7 +54,7 @@ def run(words: Sequence[str]) -> int:
     require_target(out, overwrite=parsed.overwrite)
     say(f"exporting {shown(parsed.run)} to {', '.join(formats)}")
 
-    from stoker.show.export import lines
+    from stoker.show.use.export import lines
     from stoker.use.classifier import CodeConsent
     from stoker.use.export.write import ExportOptions, export_run
 

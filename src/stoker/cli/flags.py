@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """The parsed words. Raises BadRequest, with the nearest flag, where one is unknown."""
-        parsed, unknown = self.parse_known_args(with_amp_value(words))
+        parsed, unknown = self.parse_known_intermixed_args(with_amp_value(words))
         if unknown:
             raise self._unknown(unknown[0].split("=")[0])
         return parsed

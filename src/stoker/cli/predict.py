@@ -17,7 +17,7 @@ from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import say, shown
 
 if TYPE_CHECKING:
-    from stoker.show.predict import PredictProgress
+    from stoker.show.use.predict import PredictProgress
     from stoker.use.image_stream import ImageSource
     from stoker.use.predict import Predictor
 
@@ -102,7 +102,7 @@ def check(parsed: argparse.Namespace) -> None:
 def predict_and_show(parsed: argparse.Namespace, sources: list[ImageSource]) -> int:
     """Predict all images, write the rows and say what they came to; the exit code. Raises
     BadRequest where there is no image."""
-    from stoker.show.predict import PredictProgress, ignored_lines, no_images, notes
+    from stoker.show.use.predict import PredictProgress, ignored_lines, no_images, notes
     from stoker.use.classifier import CodeConsent, open_classifier
     from stoker.use.predict import Predictor, own_device_alone
 

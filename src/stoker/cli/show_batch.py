@@ -48,7 +48,7 @@ def run(words: Sequence[str]) -> int:
         dataset = Dataset(packed(parsed.data, recipe, stop))
     timeline = Timeline.of(recipe, len(dataset.split("train")))
 
-    from stoker.show.pictures.batch import batch_line, choose_batch, load_batch, tiles_of
+    from stoker.show.batch import batch_line, choose_batch, load_batch, tiles_of
 
     batch = choose_batch(timeline, parsed.epoch, parsed.step)
     loaded = load_batch(dataset, recipe, timeline, batch)

@@ -72,11 +72,16 @@ def check_output(flag: str, file: str) -> None:
 
 def write_figures(file: str, figures: Any) -> None:
     """Write figures to the FILE of `--json`. Raises StokerError where the disk is full."""
-    path, text = Path(file), json_bytes(figures)
+    write_output("--json", file, json_bytes(figures))
+
+
+def write_output(flag: str, file: str, data: bytes) -> None:
+    """Write the file of a flag. Raises StokerError where that fails."""
+    path = Path(file)
     try:
         if path.exists() and not path.is_file():
-            path.write_bytes(text)  # a device or a pipe, which must not be replaced
+            path.write_bytes(data)  # a device or a pipe, which must not be replaced
         else:
-            write_bytes(path, text)
+            write_bytes(path, data)
     except OSError as error:
-        raise StokerError(f"cannot write --json {file}: {error.strerror}") from error
+        raise StokerError(f"cannot write {flag} {shown(file)}: {error.strerror}") from error

@@ -205,6 +205,19 @@ class SplitIndex:
         """The original path of each sample, as printable text."""
         return pq.read_table(self.folder / "index.parquet", columns=["path"]).column("path")
 
+    def paths_of(self, samples: list[int]) -> list[str]:
+        """The original paths of some samples. Raises OSError or pa.ArrowException where the index
+        can no longer be read."""
+        paths, first, wanted = dict[int, str](), 0, sorted(set(samples))
+        with pq.ParquetFile(self.folder / "index.parquet") as index:
+            # In parts: the paths of millions of images are more than anything else in memory.
+            for part in index.iter_batches(columns=["path"]):
+                begin, end = np.searchsorted(wanted, [first, first + len(part)])
+                for sample in wanted[begin:end]:
+                    paths[sample] = str(part.column(0)[sample - first].as_py())
+                first += len(part)
+        return [paths[sample] for sample in samples]
+
     def origin_of(self, sample: int) -> str:
         """The shard, offset and original path of a sample, for messages."""
         paths = self.paths()

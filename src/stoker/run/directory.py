@@ -5,6 +5,7 @@
     attempts/0001/rank0.jsonl     events, append-only, one file per attempt and rank
     checkpoints/000001234/        see survive/checkpoint.py
     last, best                    names of checkpoints
+    evaluation.json               the last evaluation, class by class
 
 Invariants: events are only appended. Readers merge attempts: an attempt that resumed at step s
 replaces everything from step s on, so each step has exactly one value. A torn last line, left by a
@@ -28,6 +29,7 @@ from stoker.commit import UNABLE, open_at_end, write_bytes, write_json
 from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.recipe.changes import Change, changes, require_consent
 from stoker.recipe.recipe import Recipe
+from stoker.run.evaluation import KeptEvaluation, read_evaluation
 from stoker.run.events import EventDamage, read_events
 from stoker.run.kinds import RECORD, Event, misfit
 from stoker.run.storage import Place, refused
@@ -306,3 +308,8 @@ class Run:
     def finished(self) -> bool:
         end = self.end()
         return end is not None and end["outcome"] == "finished"
+
+    def evaluation(self) -> KeptEvaluation | None:
+        """The last evaluation, class by class; None where the run has kept none. Raises BadRequest
+        where it is damaged or newer."""
+        return read_evaluation(self.path)

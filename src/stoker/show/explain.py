@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.errors import BadRequest
 from stoker.measure.facts_from_events import facts_of_run
 from stoker.measure.spans import APART, PARTS
 from stoker.measure.verdict import verdict_of
@@ -86,6 +87,7 @@ def explain(run: Run) -> list[str]:
         *start_lines(run),
         *history_lines(run, starts, ledger, incidents),
         *result_lines(run, with_top5=len(record["classes"]) > 5),
+        *class_line(run),
     ]
     verdicts = (verdict_of(facts_of_run(run, attempt)) for attempt in reversed(run.attempts()))
     # The latest attempt with enough steps for a verdict.
@@ -163,6 +165,26 @@ def result_lines(run: Run, with_top5: bool) -> list[str]:
         f"{shares[best]:.2%} at epoch {evaluations[best]['epoch']:.2f}",
         f"top-1  {sparkline(shares)}  {min(shares):.0%} to {max(shares):.0%}",
     ]
+
+
+def class_line(run: Run) -> list[str]:
+    """Macro accuracy and the most frequent confusion of the latest evaluation; a note where the
+    file that keeps them is damaged."""
+    evaluations = run.merged("evaluation")
+    try:
+        kept = run.evaluation()
+    except BadRequest as error:
+        return [f"note: {error}"]
+    if kept is None or not evaluations or kept.position != evaluations[-1]["position"]:
+        return []
+    report, text = kept.report, ""
+    if report.confusions:
+        true, predicted, count = report.confusions[0]
+        text = (
+            f"; most often confused: {report.classes[true]} taken for "
+            f"{report.classes[predicted]} ({count:,} of {report.per_class[true][0]:,})"
+        )
+    return [f"macro accuracy {report.macro:.2%}{text}"]
 
 
 def time_lines(run: Run, ledger: Ledger, most: int) -> list[str]:

@@ -1,14 +1,16 @@
-"""A contact sheet: images with captions, as one PNG file.
+"""A contact sheet: many small pictures with captions in one PNG.
 
-Invariants: captions are shown without control characters, one line each, cut to the width of a
-tile. A file that is not a PNG is never replaced. A sheet has a bounded number of pixels.
+Invariants: the sheet appears under its name complete or not at all. A picture keeps its shape and
+is shrunk into its square; small ones are enlarged by a whole factor, so that their pixels stay
+visible. A caption takes the width of its picture: what is longer is cut, with an ellipsis; a path
+(it has a slash) keeps its end. A script that the font does not have is drawn as boxes. A file that
+is not a PNG is never replaced.
 """
 
 from __future__ import annotations
 
+import io
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,20 +19,28 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from stoker.errors import BadRequest
+from stoker.commit import write_bytes
+from stoker.errors import BadRequest, StokerError
 from stoker.text import printable, shown
 
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-GAP, LINE, LEAST_SIDE, LEAST_WIDTH = 8, 14, 128, 144
-"""Pixels: between tiles, of a line of text, of the side that smaller images are enlarged to by a
-whole factor, and of a tile, so that a caption has room."""
-MOST_PIXELS = 100_000_000
-BACKGROUND, INK = (255, 255, 255), (30, 30, 30)
+SIDES = ((60, 176), (200, 144))
+"""The side of a tile in pixels, for sheets of up to so many tiles."""
+SMALL_SIDE = 120
+MARGIN = 8
+TEXT_SIZE = 12
+LINE_HEIGHT = 16
+SHAPE = 1.4
+"""Width of a sheet, by its height."""
+FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial.ttf")
+"""Fonts with many scripts, of which the first that is installed is taken; else Pillow's own."""
+PAPER, INK, GREY, PLACE = (255, 255, 255), (20, 20, 20), (110, 110, 110), (240, 240, 240)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """An image (bytes, height x width x 3) and the lines below it."""
+    """A picture and the lines below it."""
 
     image: NDArray[np.uint8]
     lines: tuple[str, ...]
@@ -60,62 +70,83 @@ def is_png(path: Path) -> bool:
         return file.read(len(SIGNATURE)) == SIGNATURE
 
 
+def tile_side(tiles: int) -> int:
+    """The side of the pictures in a sheet of so many tiles, in pixels."""
+    return next((side for most, side in SIDES if tiles <= most), SMALL_SIDE)
+
+
 def write_sheet(path: Path, tiles: Sequence[Tile], columns: int = 0) -> None:
-    """Write tiles, row by row, in so many columns (0: about a square). Raises BadRequest where the
-    file cannot be written or is not a PNG, or where there are no tiles or too many."""
+    """Write the tiles as one PNG, in rows. Without `columns` the sheet is a little wider than high.
+    Raises BadRequest where `check_sheet` does, StokerError where the disk fails."""
     check_sheet(path)
-    if not tiles:
-        raise BadRequest("a sheet needs at least one image")
-    columns = min(columns or math.ceil(math.sqrt(len(tiles))), len(tiles))
-    scale = max(1, -(-LEAST_SIDE // max(max(tile.image.shape[:2]) for tile in tiles)))
-    width = max(scale * max(tile.image.shape[1] for tile in tiles), LEAST_WIDTH) + GAP
-    height = scale * max(tile.image.shape[0] for tile in tiles) + GAP
-    height += LINE * max(len(tile.lines) for tile in tiles)
-    rows = -(-len(tiles) // columns)
-    if (pixels := columns * width * rows * height) > MOST_PIXELS:
-        raise BadRequest(
-            f"a sheet of {len(tiles):,} images has {pixels / 1e6:,.0f} million pixels, and may "
-            f"have {MOST_PIXELS / 1e6:.0f}: show fewer images"
-        )
-    sheet = Image.new("RGB", (columns * width + GAP, rows * height + GAP), BACKGROUND)
-    for number, tile in enumerate(tiles):
-        place = GAP + number % columns * width, GAP + number // columns * height
-        draw_tile(sheet, tile, place, scale, width - GAP)
-    save(sheet, path)
-
-
-def draw_tile(
-    sheet: Image.Image, tile: Tile, place: tuple[int, int], scale: int, width: int
-) -> None:
-    """Put an image and its lines at a place (left, top)."""
-    image = Image.fromarray(np.ascontiguousarray(tile.image))
-    if scale > 1:
-        size = (scale * image.width, scale * image.height)
-        image = image.resize(size, Image.Resampling.NEAREST)
-    sheet.paste(image, place)
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
-    top = place[1] + image.height + 2
-    for number, line in enumerate(tile.lines):
-        text = printable(line)
-        while len(text) > 1 and pen.textlength(text, font=font) > width:
-            text = text.rstrip(".")[:-1] + ".."
-        pen.text((place[0], top + number * LINE), text, fill=INK, font=font)
-
-
-def save(sheet: Image.Image, path: Path) -> None:
-    """Write the file at once: a reader never sees a part of it."""
+    data = io.BytesIO()
+    drawn_sheet(tiles, columns).save(data, "png", optimize=False)
     try:
-        handle, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}-", suffix=".png"
-        )
-        try:
-            with os.fdopen(handle, "wb") as file:
-                sheet.save(file, format="PNG")
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_bytes(path, data.getvalue())
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise BadRequest(f"--sheet {shown(str(path))} cannot be written ({reason})") from error
+        raise StokerError(f"cannot write --sheet {shown(str(path))}: {error.strerror}") from error
+
+
+def drawn_sheet(tiles: Sequence[Tile], columns: int = 0) -> Image.Image:
+    """The sheet as a picture."""
+    side = tile_side(len(tiles))
+    wide = side + MARGIN
+    high = side + LINE_HEIGHT * max((len(tile.lines) for tile in tiles), default=0) + MARGIN
+    columns = columns or max(1, math.ceil(math.sqrt(SHAPE * len(tiles) * high / wide)))
+    columns = min(columns, max(len(tiles), 1))
+    rows = max(1, -(-len(tiles) // columns))
+    sheet = Image.new("RGB", (columns * wide + MARGIN, rows * high + MARGIN), PAPER)
+    pen, font = ImageDraw.Draw(sheet), sheet_font()
+    for number, tile in enumerate(tiles):
+        left = MARGIN + number % columns * wide
+        top = MARGIN + number // columns * high
+        pen.rectangle((left, top, left + side - 1, top + side - 1), fill=PLACE)
+        picture = fitted(tile.image, side)
+        place = (left + (side - picture.width) // 2, top + (side - picture.height) // 2)
+        sheet.paste(picture, place)
+        for line, text in enumerate(tile.lines):
+            ink = GREY if line == len(tile.lines) - 1 and line > 1 else INK
+            at = (left, top + side + 2 + line * LINE_HEIGHT)
+            pen.text(at, shortened(text, side, font), fill=ink, font=font)
+    return sheet
+
+
+def fitted(pixels: NDArray[np.uint8], side: int) -> Image.Image:
+    """A picture that fits into a square."""
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    longer = max(image.size)
+    if longer <= side:
+        factor = side // longer
+        return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    size = (
+        max(round(image.width * side / longer), 1),
+        max(round(image.height * side / longer), 1),
+    )
+    return image.resize(size, Image.Resampling.LANCZOS)
+
+
+def sheet_font() -> Font:
+    for name in FONTS:
+        try:
+            return ImageFont.truetype(name, TEXT_SIZE)
+        except OSError:
+            continue
+    return ImageFont.load_default(TEXT_SIZE)
+
+
+def shortened(text: str, width: int, font: Font) -> str:
+    """The text, cut where it is wider than `width` pixels: a path at its start."""
+    text, is_path = printable(text), "/" in text
+    text = text[-4 * width :] if is_path else text[: 4 * width]
+    if font.getlength(text) <= width:
+        return text
+
+    def cut(characters: int) -> str:
+        return f"…{text[len(text) - characters :]}" if is_path else f"{text[:characters]}…"
+
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = font.getlength(cut(middle)) <= width
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return cut(low)

@@ -180,6 +180,20 @@ class Ranks:
             dist.all_reduce(numbers, dist.ReduceOp.SUM)
         return numbers
 
+    def gather_rows(self, rows: Tensor, sizes: list[int]) -> Tensor | None:
+        """On rank 0 the rows of all ranks, one rank after the other; None elsewhere. `sizes` has
+        the number of rows of each rank."""
+        if self.world == 1:
+            return rows
+        # Ranks send equally many rows: the longest share, which shorter ones are padded to.
+        sent = rows.new_zeros((max(sizes), *rows.shape[1:]))
+        sent[: len(rows)] = rows
+        parts = [torch.empty_like(sent) for _ in sizes] if self.first else None
+        dist.gather(sent, parts)
+        if parts is None:
+            return None
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
     def largest(self, numbers: list[int]) -> list[int]:
         """For each index of the list, the largest number that any rank has there."""
         if self.world == 1:

@@ -15,7 +15,7 @@ from stoker.data.dataset import Dataset
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline
-from stoker.show.pictures.batch import choose_batch, load_batch, tiles_of
+from stoker.show.batch import choose_batch, load_batch, tiles_of
 from stoker.train.mixing import Mix
 from stoker.train.model.build import Normalise
 from stoker.train.model_input import input_maker

@@ -317,4 +317,5 @@ def test_an_evaluation_reads_the_device_once(
     with Log(lines), pytest.raises((RuntimeError, TypeError)):
         # Numbers without a value cannot be listed: all batches are over by then.
         evaluator.run(model, SIDE, to_input)
-    assert lines == [*STREAMS, *STREAMS, "_to_copy device->host 24 bytes, WAITED FOR"]
+    size = 4 * 8 + 16 * 2 * IMAGES  # three counts and the loss, and the answer for each image
+    assert lines == [*STREAMS, *STREAMS, f"_to_copy device->host {size} bytes, WAITED FOR"]

@@ -20,7 +20,15 @@ from stoker.data.loading.crops import View
 from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import InOrder
 from stoker.data.packing.pack import pack
-from stoker.train.evaluate import Accuracy, Evaluator, hits
+from stoker.train import evaluate as evaluate_module
+from stoker.train.evaluate import (
+    NO_PREDICTION,
+    Accuracy,
+    Answers,
+    DeviceTally,
+    Evaluator,
+    hits,
+)
 from stoker.train.mixing import Mix
 from stoker.train.model.build import ResNet9
 from stoker.train.process_group import Ranks
@@ -220,3 +228,45 @@ def test_images_are_shown_at_the_size_asked_for_whatever_is_stored(tmp_path: Pat
     Evaluator(loader, rank(), 4).run(ResNet9(2, width=2), 16, noted)
     loader.close()
     assert shapes == [(4, 16, 16, 3), (2, 16, 16, 3)]
+
+
+class TestAnswers:
+    @given(st.integers(1, 12), st.integers(1, 8), st.integers(0, 10**6))
+    @quick
+    def test_agree_with_the_hits(self, images: int, classes: int, seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        values = draw.choice([0.0, 1.0, 1.0, 2.0, NAN, np.inf, -np.inf], (images, classes))
+        logits, labels = torch.from_numpy(values).float(), torch.arange(images) % classes
+        tally = DeviceTally(0, images, CPU)
+        tally.add(logits, labels, 0)
+        answers = Answers.of(tally.rows)
+        best, five = hits(logits, labels)
+        assert int((answers.predicted == labels.numpy()).sum()) == int(best)
+        assert (int((answers.ahead < 1).sum()), int((answers.ahead < 5).sum())) == (best, five)
+        has_nan = np.isnan(values).any(1)
+        assert ((answers.predicted == NO_PREDICTION) == has_nan).all()
+        assert np.isnan(answers.probability[has_nan]).all()
+        for row, predicted in zip(values[~has_nan], answers.predicted[~has_nan], strict=True):
+            assert predicted == int(np.flatnonzero(row == row.max())[0])
+
+    def test_are_those_of_single_images(
+        self, dataset: Dataset, evaluator: MakeEvaluator, model: nn.Module
+    ) -> None:
+        evaluated = evaluator(batch_size=4).run_with_answers(model, 12, to_input)
+        assert evaluated is not None
+        accuracy, answers = evaluated
+        assert answers is not None
+        labels = dataset.split("val").labels
+        assert (answers.predicted == labels).sum() == accuracy.top1
+        assert (answers.ahead < 5).sum() == accuracy.top5
+        assert float(answers.loss.mean()) == pytest.approx(accuracy.loss, rel=1e-5)
+        assert (answers.probability > 1 / CLASSES - 1e-6).all()
+        right = answers.predicted == labels
+        assert np.exp(-answers.loss[right]) == pytest.approx(answers.probability[right], rel=1e-5)
+
+    def test_of_a_very_large_split_are_not_kept(
+        self, evaluator: MakeEvaluator, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        usual = evaluator().run(model, 12, to_input)
+        monkeypatch.setattr(evaluate_module, "MOST_KEPT", 20)
+        assert evaluator().run_with_answers(model, 12, to_input) == (usual, None)

@@ -26,10 +26,16 @@ from stoker.errors import BadRequest
 
 
 def finish(
-    target: Path, listing: Listing[Any], counts: dict[str, int], storage: Storage, request: str
+    target: Path,
+    listing: Listing[Any],
+    counts: dict[str, int],
+    storage: Storage,
+    request: str,
+    least_classes: int = 2,
 ) -> None:
     """Write the tables and the description of a set, whose splits have these counts of shards.
-    Raises BadRequest where too few training images could be read."""
+    Raises BadRequest where the training images that could be read have fewer than `least_classes`.
+    """
     splits: dict[str, dict[str, Any]] = {}
     tables: dict[str, pa.Table] = {}
     rejected = []
@@ -45,7 +51,7 @@ def finish(
             "index_sha256": write_table(target / split / "index.parquet", tables[split]),
             "shards": [describe_shard(*numbered) for numbered in enumerate(shards)],
         }
-    require_readable(listing, tables["train"], rejected[0])
+    require_readable(listing, tables["train"], rejected[0], least_classes)
     rejects = pa.concat_tables(rejected)
     hashes = {REJECTED_SHA256: write_table(target / "rejected.parquet", rejects)}
     report = describe(listing, tables, rejects)
@@ -70,10 +76,12 @@ def finish(
     clear_up(target)
 
 
-def require_readable(listing: Listing[Any], train: pa.Table, rejects: pa.Table) -> None:
-    """Raise BadRequest where the training images that could be read have fewer than two classes."""
+def require_readable(
+    listing: Listing[Any], train: pa.Table, rejects: pa.Table, least_classes: int = 2
+) -> None:
+    """Raise BadRequest where the training images that could be read have too few classes."""
     labels = pc.unique(train.column("label")).to_pylist()
-    if len(labels) > 1:
+    if len(labels) >= least_classes:
         return
     problem = f"not one image of {listing.source} could be read, for example"
     if labels:

@@ -35,6 +35,9 @@ class PackOptions:
         "take each label of a table as one class name, even if it looks like several labels or "
         "like a measured number",
     )
+    allow_one_class: bool = key(
+        False, "pack images of a single class: enough to evaluate a model, not to train one"
+    )
     allow_missing: bool = key(
         False, "pack a list of URLs without the images that could not be downloaded this time"
     )
@@ -72,6 +75,7 @@ class PackSettings(TypedDict, total=False):
     val_share: float
     columns: Mapping[str, str]
     whole_labels: bool
+    allow_one_class: bool
     allow_missing: bool
     allow_private_addresses: bool
     shard_images: int

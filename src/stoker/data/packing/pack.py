@@ -247,7 +247,8 @@ class PackJob:
         """Write all shards, then commit the set."""
         write_shards(tasks, self.workers, on_report)
         counts = {name: len(self.shard_starts(split)) for name, split in listing.splits.items()}
-        finish(self.target, listing, counts, self.storage, request)
+        least_classes = 1 if self.options.allow_one_class else 2
+        finish(self.target, listing, counts, self.storage, request, least_classes)
 
 
 def hex_path(root: str) -> str:

@@ -75,7 +75,7 @@ def open_source(source: str, cache: Path, options: PackOptions) -> FileSource | 
     if source == "-":
         if sys.stdin is None or sys.stdin.isatty():
             raise BadRequest("nothing is piped in: curl ... | stoker pack - OUT")
-        return archive("standard input", None)
+        return archive("standard input", None, options)
     # A folder with a cached walk is no folder of tables: it need not be listed to find out.
     cached = load_walk(source, cache) if path.is_dir() else None
     files = () if cached else table_files(path)
@@ -84,14 +84,14 @@ def open_source(source: str, cache: Path, options: PackOptions) -> FileSource | 
     if path.is_dir():
         files_below = cached or walk(source)
         listing = list_folder(source, options.val_share, files_below)
-        require_folder_classes(listing, source)
+        require_folder_classes(listing, source, options.allow_one_class)
         return FileSource(
             source, listing, lambda: None if cached else save_walk(source, files_below, cache)
         )
     if path.is_fifo():  # a shell's <(curl ...)
-        return replace(archive("the pipe", path), stamp=None)
+        return replace(archive("the pipe", path, options), stamp=None)
     if path.is_file() and is_archive(path):
-        return archive(shown(source), path)
+        return archive(shown(source), path, options)
     raise BadRequest(
         f"no folder, archive or table at {shown(source)}: expected a folder, a tar or zip, or a "
         "csv, tsv or parquet file"
@@ -104,7 +104,7 @@ def stamp_of(path: Path, columns: dict[str, str]) -> list[Any]:
     return [name, status.st_size, status.st_mtime_ns, pairs]
 
 
-def archive(name: str, path: Path | None) -> StreamSource:
+def archive(name: str, path: Path | None, options: PackOptions) -> StreamSource:
     """A tar or zip, from a file or from standard input."""
 
     def chunks(ignored: Ignored, is_staged: IsStaged) -> Iterator[Chunk]:
@@ -130,7 +130,8 @@ def archive(name: str, path: Path | None) -> StreamSource:
             )
         listing = arrange(name, rows_of, ignored, val_share)
         train = rows_of["train"].values()
-        require_archive_classes(listing, [names[row] for members in train for row in members])
+        images = [names[row] for members in train for row in members]
+        require_archive_classes(listing, images, options.allow_one_class)
         return listing
 
     return StreamSource(chunks, arrange_names, stamp_of(path, {}) if path else None)
@@ -149,7 +150,9 @@ def table_source(table: Table, source: str, options: PackOptions) -> FileSource 
         columns = staged.select(["class_name", "split_name"]).to_pydict()
         for row, (label, split) in enumerate(zip(*columns.values(), strict=True)):
             rows_of.setdefault(split, {}).setdefault(os.fsdecode(label), []).append(row)
-        return arrange_table(name, rows_of, ignored, val_share, table)
+        listing = arrange_table(name, rows_of, ignored, val_share, table)
+        require_table_classes(listing, table, options)
+        return listing
 
     if table.holds_bytes:
         return StreamSource(lambda ignored, _: in_chunks(rows(table, ignored)), arrange_rows, stamp)
@@ -169,6 +172,7 @@ def table_source(table: Table, source: str, options: PackOptions) -> FileSource 
     for item in listed:
         paths.setdefault(item.split or "", {}).setdefault(item.label or "", []).append(item.name)
     listing = arrange_table(name, paths, passed_over, options.val_share, table)
+    require_table_classes(listing, table, options)
     return FileSource(str(table.files[0].parent), listing)
 
 
@@ -176,15 +180,18 @@ def arrange_table(
     name: str, images: ByClass[Image], ignored: Ignored, val_share: float, table: Table
 ) -> Listing[Image]:
     """The listing of a table: first the classes that the table itself names, then the others.
-    Raises BadRequest without training images, or where all have the same label."""
+    Raises BadRequest without training images."""
     if not images.get("train"):
         raise BadRequest(f"no training images in {name}")
     others = {label for labelled in images.values() for label in labelled} - set(table.classes)
     classes = table.classes + in_number_order(others)
-    listing = arrange(name, images, ignored, val_share, classes)
+    return arrange(name, images, ignored, val_share, classes)
+
+
+def require_table_classes(listing: Listing[Any], table: Table, options: PackOptions) -> None:
+    """Raise BadRequest where all training images of a table have the same label."""
     advice = f"'{table.columns['label']}' is its label; name another with --columns label=NAME"
-    require_classes(listing, lambda: shown(advice))
-    return listing
+    require_classes(listing, lambda: shown(advice), options.allow_one_class)
 
 
 def downloads(

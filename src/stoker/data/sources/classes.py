@@ -23,10 +23,12 @@ LOOKED_AT = 100
 """Folders that are looked at, at most, to find out whether one holds images."""
 
 
-def require_classes(listing: Listing[Any], advice: Callable[[], str]) -> None:
+def require_classes(
+    listing: Listing[Any], advice: Callable[[], str], one_is_enough: bool = False
+) -> None:
     """Raise BadRequest, with the advice, where all training images have the same class."""
     numbers = set(listing.splits["train"].labels)
-    if len(numbers) == 1:
+    if len(numbers) == 1 and not one_is_enough:
         name = listing.classes[numbers.pop()]
         raise BadRequest(
             f"{shown(listing.source)} has only one class with training images, '{name}', and "
@@ -34,10 +36,11 @@ def require_classes(listing: Listing[Any], advice: Callable[[], str]) -> None:
         )
 
 
-def require_folder_classes(listing: Listing[str], root: str) -> None:
+def require_folder_classes(listing: Listing[str], root: str, one_is_enough: bool = False) -> None:
     """Raise BadRequest where the folders below a root cannot be its classes."""
     refuse_splits(listing)
-    require_classes(listing, lambda: folder_advice(listing.splits["train"].images, root))
+    images = listing.splits["train"].images
+    require_classes(listing, lambda: folder_advice(images, root), one_is_enough)
 
 
 def folder_advice(paths: list[str], root: str) -> str:
@@ -56,7 +59,9 @@ def folder_advice(paths: list[str], root: str) -> str:
     return f"expected {shown(root)}/CLASS/*.jpg for each class"
 
 
-def require_archive_classes(listing: Listing[int], names: list[str]) -> None:
+def require_archive_classes(
+    listing: Listing[int], names: list[str], one_is_enough: bool = False
+) -> None:
     """Raise BadRequest where the folders in an archive, with these images, cannot be classes."""
     refuse_splits(listing)
 
@@ -70,7 +75,7 @@ def require_archive_classes(listing: Listing[int], names: list[str]) -> None:
             return f"the folders in {meant} look like the classes: move them one level up"
         return "expected CLASS/*.jpg or train/CLASS/*.jpg in it"
 
-    require_classes(listing, advice)
+    require_classes(listing, advice, one_is_enough)
 
 
 def refuse_splits(listing: Listing[Any]) -> None:

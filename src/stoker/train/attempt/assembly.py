@@ -38,6 +38,7 @@ from stoker.train.attempt.loop import Guards, Loop, Records
 from stoker.train.loaders import Loaders, build_loaders
 from stoker.train.model.freeze import plan_freeze
 from stoker.train.model_input import input_maker
+from stoker.train.records.kept_evaluation import EvaluationKeeper
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
 from stoker.train.records.trace import NAME, ProfiledSpans, trace_writer
@@ -182,7 +183,19 @@ def build_records(inputs: AttemptInputs, step: Step, guards: Guards) -> Records:
     events, first, alive = inputs.events, inputs.ranks.first, guards.watchdog.touch
     log, facts = StepLog(events, guards.losses.add), usage_facts(inputs.prepared)
     saves = Saves(step.recipe, step.state, inputs.checkpoints, facts, log, first, alive)
-    return Records(events, log, saves, VerdictWatch(inputs.run, inputs.attempt, events, step))
+    verdicts = VerdictWatch(inputs.run, inputs.attempt, events, step)
+    return Records(events, log, saves, verdicts, evaluation_keeper(inputs))
+
+
+def evaluation_keeper(inputs: AttemptInputs) -> EvaluationKeeper | None:
+    """Keeps the last evaluation, on rank 0 of a run that evaluates."""
+    split, classes = inputs.prepared.evaluated, inputs.prepared.dataset.classes
+    if split is None or not inputs.ranks.first:
+        return None
+    events = inputs.events
+    return EvaluationKeeper(
+        inputs.run.path, split, classes, lambda text: events.write("note", words=text)
+    )
 
 
 def build_watchdog(step: Step, events: Events, folder: Path) -> Watchdog:

@@ -33,6 +33,7 @@ from stoker.survive.watchdog import Watchdog
 from stoker.text import plural
 from stoker.train.loaders import Loaders
 from stoker.train.process_group import Agreement
+from stoker.train.records.kept_evaluation import EvaluationKeeper
 from stoker.train.records.saving import Saves
 from stoker.train.records.step_log import StepLog
 from stoker.train.records.verdicts import VerdictWatch
@@ -88,6 +89,8 @@ class Records:
     log: StepLog
     saves: Saves
     verdicts: VerdictWatch
+    keep_evaluation: EvaluationKeeper | None = None
+    """On rank 0 of a run that evaluates."""
 
 
 def evaluates_too_many(images: int) -> StokerError:
@@ -338,14 +341,17 @@ class Loop:
         self.ranks.share_buffers(model)
         self.agreement.meet_next()
         try:
-            accuracy = evaluator.run(model, size, to_input, self.votes_to_stop, self.while_waiting)
+            evaluated = evaluator.run_with_answers(
+                model, size, to_input, self.votes_to_stop, self.while_waiting
+            )
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             raise evaluates_too_many(evaluator.batch_size) from error
         self.agreement.meet_next()
-        if accuracy is None:
+        if evaluated is None:
             return None
+        accuracy, answers = evaluated
         better = accuracy.top1_share > state.best and math.isfinite(accuracy.loss)
         better = bool(self.ranks.from_first(int(better)))
         state.evaluated = state.position
@@ -359,4 +365,6 @@ class Loop:
             **asdict(accuracy),
             seconds=round(time.perf_counter() - began, 3),
         )
+        if answers and self.records.keep_evaluation:
+            self.records.keep_evaluation(state.step, state.position, accuracy, answers)
         return better

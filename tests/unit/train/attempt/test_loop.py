@@ -312,7 +312,7 @@ class TestEvaluation:
         def fail(*arguments: object) -> None:
             raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
 
-        monkeypatch.setattr(Evaluator, "run", fail)
+        monkeypatch.setattr(Evaluator, "run_with_answers", fail)
         with pytest.raises(StokerError, match="--eval-batch-size"):
             make_loop(TINY).run()
 

@@ -20,7 +20,7 @@ from samples import picture
 from stoker.cli import main
 from stoker.commit import sha256_file
 from stoker.errors import BadRequest, StokerError
-from stoker.show.export import lines
+from stoker.show.use.export import lines
 from stoker.survive.manifest import MARKER
 from stoker.use.classifier import Classifier, open_classifier
 from stoker.use.export import agreement

@@ -1,1 +1,0 @@
-"""Pictures that a command writes: the images of a batch."""

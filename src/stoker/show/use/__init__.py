@@ -1,0 +1,1 @@
+"""A trained model in use, as a person sees it."""
