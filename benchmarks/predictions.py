@@ -40,7 +40,7 @@ from stoker.train.evaluate import Evaluator
 from stoker.train.process_group import Ranks
 from stoker.use.classifier import Classifier, open_classifier
 from stoker.use.image_stream import image_sources
-from stoker.use.predict import Answers, Predictor
+from stoker.use.predict import NamedAnswers, Predictor
 from stoker.use.prepare import Preparation
 
 CPU = torch.device("cpu")
@@ -67,10 +67,10 @@ def one_class_each(images: Path, target: Path) -> Path:
     return target
 
 
-def answers(classifier: Classifier, words: list[str]) -> Answers:
+def answers(classifier: Classifier, words: list[str]) -> NamedAnswers:
     with closing(Predictor(classifier, top=len(classifier.classes))) as predictor:
         parts = list(predictor.answers(image_sources(words)))
-    return Answers(
+    return NamedAnswers(
         [name for part in parts for name in part.names],
         [error for part in parts for error in part.errors],
         np.concatenate([part.classes for part in parts]),
@@ -78,7 +78,7 @@ def answers(classifier: Classifier, words: list[str]) -> Answers:
     )
 
 
-def by_class(some: Answers) -> np.ndarray:
+def by_class(some: NamedAnswers) -> np.ndarray:
     """Probabilities in the order of the classes."""
     table = np.empty_like(some.probabilities)
     np.put_along_axis(table, some.classes, some.probabilities, 1)
@@ -104,7 +104,7 @@ def prepare_ms(classifier: Classifier, files: list[str]) -> float:
 
 
 def compare(classifier: Classifier, photographs: Path, packed: Path) -> dict[str, dict[str, float]]:
-    """Answers for files against those for their packed copies."""
+    """NamedAnswers for files against those for their packed copies."""
     stored = answers(classifier, [str(packed)])
     labels = Dataset(packed).split("train").labels
     files = [str(photographs / name) for name in stored.names]

@@ -44,7 +44,7 @@ PREFETCH = 3
 
 
 @dataclass(frozen=True)
-class Answers:
+class NamedAnswers:
     """What a model says of some images: for each its name, and why it has no answer or None; its
     most probable classes by number with their probabilities; the vector before the head."""
 
@@ -62,14 +62,14 @@ class _Launched:
     batch: NamedBatch
     numbers: tuple[Tensor, Tensor, Tensor, Tensor | None]
 
-    def read(self) -> Answers:
+    def read(self) -> NamedAnswers:
         classes, probabilities, finite, features = self.numbers
         errors = [
             error if error is not None or is_finite else NOT_FINITE
             for error, is_finite in zip(self.batch.errors, finite.tolist(), strict=True)
         ]
         vectors = None if features is None else as_numpy(features)
-        return Answers(
+        return NamedAnswers(
             self.batch.names, errors, classes.cpu().numpy(), probabilities.cpu().numpy(), vectors
         )
 
@@ -99,7 +99,7 @@ class Predictor:
         if self._tap:
             self._tap.close()
 
-    def answers(self, sources: Sequence[ImageSource]) -> Generator[Answers]:
+    def answers(self, sources: Sequence[ImageSource]) -> Generator[NamedAnswers]:
         """Yield the answers for all images, a batch at a time. Raises BadRequest for a set of other
         classes, StokerError for a damaged set or archive, or where memory runs out."""
         for source in sources:
@@ -148,7 +148,7 @@ class Predictor:
                 names = paths.slice(loaded.batch.position, loaded.batch.size).to_pylist()
                 yield NamedBatch(names, [None] * len(names), loaded)
 
-    def _of_batches(self, batches: Iterator[NamedBatch]) -> Iterator[Answers]:
+    def _of_batches(self, batches: Iterator[NamedBatch]) -> Iterator[NamedAnswers]:
         launched: _Launched | None = None
         for batch in batches:
             current = _Launched(batch, self._ask(batch))

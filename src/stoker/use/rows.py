@@ -23,7 +23,7 @@ from stoker.commit import publish, temporary
 from stoker.errors import StokerError
 from stoker.text import one_line, shown
 from stoker.use.features import FEATURE_FILES, FeatureFile
-from stoker.use.predict import Answers
+from stoker.use.predict import NamedAnswers
 
 
 class RowFormat(Protocol):
@@ -33,7 +33,7 @@ class RowFormat(Protocol):
         """What stands before the first row."""
         ...
 
-    def rows(self, answers: Answers) -> str:
+    def rows(self, answers: NamedAnswers) -> str:
         """A row for each image."""
         ...
 
@@ -51,10 +51,10 @@ class CsvRows:
         columns = [f"{kind}{number}" for number in numbers for kind in ("class", "probability")]
         return text_of([["path", *columns, "error"]])
 
-    def rows(self, answers: Answers) -> str:
+    def rows(self, answers: NamedAnswers) -> str:
         return text_of(self._fields(answers))
 
-    def _fields(self, answers: Answers) -> Iterator[list[str]]:
+    def _fields(self, answers: NamedAnswers) -> Iterator[list[str]]:
         for name, error, numbers, probabilities in zip(
             answers.names,
             answers.errors,
@@ -87,12 +87,12 @@ class JsonRows:
     def head(self) -> str:
         return ""
 
-    def rows(self, answers: Answers) -> str:
+    def rows(self, answers: NamedAnswers) -> str:
         return "".join(
             f"{json.dumps(self._row(answers, number))}\n" for number in range(len(answers.names))
         )
 
-    def _row(self, answers: Answers, number: int) -> dict[str, object]:
+    def _row(self, answers: NamedAnswers, number: int) -> dict[str, object]:
         if answers.errors[number] is not None:
             return {"path": answers.names[number], "error": answers.errors[number]}
         top = [
@@ -118,7 +118,7 @@ class RowWriter:
         self._format = ROW_FORMATS[format](classes, top, terminal=file.isatty())
         self._began = False
 
-    def write(self, answers: Answers) -> None:
+    def write(self, answers: NamedAnswers) -> None:
         """Write a row for each image. Raises StokerError where that fails, BrokenPipeError where
         the reader is gone."""
         head = "" if self._began else self._format.head()
@@ -134,7 +134,7 @@ class FeatureWriter:
     def __init__(self, name: str, file: FeatureFile) -> None:
         self._name, self._file = name, file
 
-    def write(self, answers: Answers) -> None:
+    def write(self, answers: NamedAnswers) -> None:
         """Write a row for each image. Raises StokerError where that fails."""
         assert answers.features is not None
         broken = np.array([error is not None for error in answers.errors])

@@ -18,7 +18,7 @@ from stoker.errors import BadRequest, StokerError
 from stoker.run.directory import Run
 from stoker.use.classifier import Classifier, open_classifier
 from stoker.use.image_stream import image_sources
-from stoker.use.predict import NOT_FINITE, Answers, Predictor
+from stoker.use.predict import NOT_FINITE, NamedAnswers, Predictor
 from tiny_runs import one_thread_alone
 from unit.use.conftest import Trained
 
@@ -26,7 +26,9 @@ __all__ = ["one_thread_alone"]
 CPU = torch.device("cpu")
 
 
-def predicted(run: Path | Classifier, *words: Path, split: str = "", **options: Any) -> Answers:
+def predicted(
+    run: Path | Classifier, *words: Path, split: str = "", **options: Any
+) -> NamedAnswers:
     """All answers as one."""
     classifier = run if isinstance(run, Classifier) else open_classifier(run, CPU)
     predictor = Predictor(classifier, **options)
@@ -35,9 +37,9 @@ def predicted(run: Path | Classifier, *words: Path, split: str = "", **options: 
     return joined(parts)
 
 
-def joined(parts: Sequence[Answers]) -> Answers:
+def joined(parts: Sequence[NamedAnswers]) -> NamedAnswers:
     features = [part.features for part in parts if part.features is not None]
-    return Answers(
+    return NamedAnswers(
         [name for part in parts for name in part.names],
         [error for part in parts for error in part.errors],
         np.concatenate([part.classes for part in parts]),

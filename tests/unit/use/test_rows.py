@@ -18,7 +18,7 @@ import pytest
 from stoker.errors import StokerError
 from stoker.survive.stopping import StopNow
 from stoker.use.features import FEATURE_FILES
-from stoker.use.predict import Answers
+from stoker.use.predict import NamedAnswers
 from stoker.use.rows import ROW_FORMATS, FeatureWriter, RowWriter, complete_file, row_file
 
 CLASSES = ["cat", 'say "cheese", please', "=cmd()|'/c calc'!A0", "Straße\n2"]
@@ -34,14 +34,14 @@ NAMES = [
 ]
 
 
-def answers(names: list[str], errors: dict[int, str] | None = None, top: int = 2) -> Answers:
+def answers(names: list[str], errors: dict[int, str] | None = None, top: int = 2) -> NamedAnswers:
     order = np.array([[(row + rank) % 4 for rank in range(top)] for row in range(len(names))])
     probabilities = np.linspace(0.9, 0.001, top * len(names), dtype=np.float32)
     reasons = [(errors or {}).get(row) for row in range(len(names))]
-    return Answers(names, reasons, order, probabilities.reshape(len(names), top))
+    return NamedAnswers(names, reasons, order, probabilities.reshape(len(names), top))
 
 
-def written(format: str, *parts: Answers, top: int = 2, terminal: bool = False) -> bytes:
+def written(format: str, *parts: NamedAnswers, top: int = 2, terminal: bool = False) -> bytes:
     class File(io.BytesIO):
         def isatty(self) -> bool:
             return terminal
@@ -146,7 +146,9 @@ def test_a_reader_that_is_gone_is_no_error_of_ours() -> None:
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_features_of_a_full_disk_are_said_once(suffix: str) -> None:
     vectors = np.ones((2, 3), np.float32)
-    some = Answers(NAMES[:2], [None, "bad"], np.zeros((2, 1), np.int64), vectors[:, :1], vectors)
+    some = NamedAnswers(
+        NAMES[:2], [None, "bad"], np.zeros((2, 1), np.int64), vectors[:, :1], vectors
+    )
     file = FEATURE_FILES[suffix](Failing(errno.ENOSPC))
     with pytest.raises(StokerError, match="cannot write to f: No space left"):
         FeatureWriter("f", file).write(some)
@@ -159,7 +161,9 @@ def test_features_of_a_full_disk_are_said_once(suffix: str) -> None:
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_features_are_complete_or_absent(tmp_path: Path, suffix: str) -> None:
     path, vectors = tmp_path / f"f{suffix}", np.ones((2, 3), np.float32)
-    some = Answers(NAMES[:2], [None, "bad"], np.zeros((2, 1), np.int64), vectors[:, :1], vectors)
+    some = NamedAnswers(
+        NAMES[:2], [None, "bad"], np.zeros((2, 1), np.int64), vectors[:, :1], vectors
+    )
     with pytest.raises(StopNow), FeatureWriter.open(str(path)) as writer:
         writer.write(some)
         raise StopNow
