@@ -101,7 +101,7 @@ def check_run_place(path: Path, data: str) -> None:
 def next_step(run: Run, data: str) -> str:
     """What to try after a first look that left something to gain; empty after another run."""
     best = (run.end() or {}).get("best", -1.0)
-    own = run.values["model"].startswith("resnet9")
+    own = run.values["model"].startswith("resnet9") and not run.start
     if run.record["recipe"] != ZERO_CONFIG or not own or not 0 <= best < WORTH_TUNING:
         return ""
     needs = "" if find_spec("timm") else ", after pip install 'stoker[timm]'"
