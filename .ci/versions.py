@@ -51,6 +51,11 @@ def run(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def starts(python: str) -> bool:
+    """Whether this Python runs: a version manager may have its name alone."""
+    return bool(shutil.which(python)) and run(python, "-c", "").returncode == 0
+
+
 def build_wheel(folder: Path) -> Path:
     """The wheel of this tree. Raises SystemExit where it cannot be built."""
     done = run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT)
@@ -129,7 +134,7 @@ def main() -> int:
     passed = True
     with tempfile.TemporaryDirectory(prefix="stoker-wheel-") as folder:
         wheel = build_wheel(Path(folder))
-        for python in filter(shutil.which, PYTHONS):
+        for python in filter(starts, PYTHONS):
             for torch in versions:
                 line, right = row(python, torch, wheel, options.quick)
                 print(line, flush=True)
