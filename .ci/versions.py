@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +52,11 @@ def run(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def starts(python: str) -> bool:
+    """Whether this Python runs: a version manager may have its name alone."""
+    return bool(shutil.which(python)) and run(python, "-c", "").returncode == 0
+
+
 def build_wheel(folder: Path) -> Path:
     """The wheel of this tree. Raises SystemExit where it cannot be built."""
     done = run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT)
@@ -67,10 +73,19 @@ def install(python: str, torch: str, wheel: Path, folder: Path) -> Path | str:
         return made.stderr.strip().splitlines()[-1]
     others = {name: v for name, v in pinned().items() if name not in ("torch", "torchvision")}
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in others.items()))
-    words = (interpreter, "-m", "pip", "install", "-q", f"torch=={torch}", wheel, *TOOLS)
-    done = run(*words, PIP_CONSTRAINT=str(constraints))
+    pip = (interpreter, "-m", "pip", "install", "-q")
+    done = run(*pip, f"torch=={torch}", *needed(), *TOOLS, PIP_CONSTRAINT=str(constraints))
+    if done.returncode == 0:
+        # Without its requirements: a version that is tried may be older than they allow.
+        done = run(*pip, "--no-deps", wheel)
     lines = done.stderr.strip().splitlines() or ["pip failed"]
     return interpreter if done.returncode == 0 else lines[-1]
+
+
+def needed() -> list[str]:
+    """What the package requires, except PyTorch."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [name for name in project["dependencies"] if not name.startswith("torch")]
 
 
 def summary(output: str) -> str:
@@ -129,7 +144,7 @@ def main() -> int:
     passed = True
     with tempfile.TemporaryDirectory(prefix="stoker-wheel-") as folder:
         wheel = build_wheel(Path(folder))
-        for python in filter(shutil.which, PYTHONS):
+        for python in filter(starts, PYTHONS):
             for torch in versions:
                 line, right = row(python, torch, wheel, options.quick)
                 print(line, flush=True)

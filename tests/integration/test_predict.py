@@ -16,7 +16,7 @@ from typing import IO
 import pytest
 
 from bounded import stoker
-from integration.readme import ROOT, commands, follow
+from integration.readme import ROOT
 from measured import held, measured
 from samples import image_folder
 from stoker.data.images.encode import Storage
@@ -138,12 +138,6 @@ def test_names_of_any_bytes_come_back(place: Path, tmp_path: Path) -> None:
     assert [os.fsencode(row[0]) for row in rows] == sorted(b"./odd-" + name for name in names)
     assert len({row[2] for row in rows}) == 1
     assert b"\x1b" not in done.stderr
-
-
-def test_every_command_of_the_page_works() -> None:
-    page = ROOT / "docs" / "using.md"
-    assert any(command.startswith("stoker predict") for command in commands(page.read_text()))
-    follow(document=page)
 
 
 @pytest.mark.alone
