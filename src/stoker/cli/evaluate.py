@@ -23,6 +23,8 @@ from stoker.survive.stopping import UNCHANGED, StopRequest, listening, stops_at_
 from stoker.text import plural, say, shown
 
 if TYPE_CHECKING:
+    import torch
+
     from stoker.data.dataset import Dataset
     from stoker.train.process_group import Ranks
     from stoker.use.classifier import Classifier
@@ -33,6 +35,8 @@ MOST_WORST = 2_000
 SHEET_WORST = 50
 """Tiles of a sheet without --worst."""
 TTA = ("hflip",)
+TRIES = 3
+"""How often a checkpoint that is replaced while it is read is opened again."""
 
 
 def parser() -> Parser:
@@ -143,22 +147,18 @@ def start_ranks(
     parsed: argparse.Namespace, arguments: Sequence[str], named: str, stop: StopRequest
 ) -> int:
     """Pack where that is needed, then have the ranks evaluate; the exit code."""
-    import torch
-
-    from stoker.use.classifier import checkpoint_folder, open_classifier
     from stoker.use.ranks import evaluate_on_ranks
 
-    with stops_at_once(stop, "evaluating", UNCHANGED):
-        words = [*arguments]
-        if Run(parsed.run).exists:
-            # All ranks take this one, also where training saves a better one just now.
-            name = checkpoint_folder(Path(parsed.run), parsed.checkpoint).name
-            words += ["--checkpoint", name]
-        data = Path(named)
-        if not (data / "dataset.json").is_file():
+    data = Path(named)
+    if not (data / "dataset.json").is_file():
+        import torch
+
+        from stoker.use.classifier import open_classifier
+
+        with stops_at_once(stop, "evaluating", UNCHANGED):
             classifier = open_classifier(Path(parsed.run), torch.device("cpu"), parsed.checkpoint)
             data = packed(named, classifier, parsed)
-    return evaluate_on_ranks(parsed.ranks, ["evaluate", *words], data, lambda: bool(stop))
+    return evaluate_on_ranks(parsed.ranks, ["evaluate", *arguments], data, lambda: bool(stop))
 
 
 def evaluate_here(parsed: argparse.Namespace, named: str, stop: StopRequest) -> int:
@@ -168,7 +168,8 @@ def evaluate_here(parsed: argparse.Namespace, named: str, stop: StopRequest) -> 
     with stops_at_once(stop, "evaluating", UNCHANGED):
         ranks = Ranks.join()
         try:
-            classifier = opened(parsed, ranks)
+            classifier = opened(parsed, ranks.device)
+            require_same_checkpoint(classifier, ranks)
             selection, dataset = chosen_images(parsed, named, classifier, ranks)
             evaluation = measured(parsed, classifier, selection, ranks)
         finally:
@@ -179,19 +180,31 @@ def evaluate_here(parsed: argparse.Namespace, named: str, stop: StopRequest) -> 
     return FINISHED
 
 
-def opened(parsed: argparse.Namespace, ranks: Ranks) -> Classifier:
-    """The model. A run that trains may replace its best checkpoint meanwhile: then the new one."""
+def opened(parsed: argparse.Namespace, device: torch.device) -> Classifier:
+    """The model. A run that trains may replace its best checkpoint while it is read: then the
+    newer one."""
     from stoker.use.classifier import checkpoint_folder, open_classifier
 
-    path = Path(parsed.run)
-    for _ in range(3):
-        before = checkpoint_folder(path, parsed.checkpoint) if Run(path).exists else None
+    path, is_run = Path(parsed.run), Run(parsed.run).exists
+    for _ in range(TRIES):
+        before = checkpoint_folder(path, parsed.checkpoint) if is_run else None
         try:
-            return open_classifier(path, ranks.device, parsed.checkpoint)
+            return open_classifier(path, device, parsed.checkpoint)
         except StokerError:
             if before is None or checkpoint_folder(path, parsed.checkpoint) == before:
                 raise
-    return open_classifier(path, ranks.device, parsed.checkpoint)
+    return open_classifier(path, device, parsed.checkpoint)
+
+
+def require_same_checkpoint(classifier: Classifier, ranks: Ranks) -> None:
+    """Raise StokerError where a run saved a better checkpoint between the reads of two ranks."""
+    step = int(classifier.facts.get("step", 0))
+    largest, smallest = ranks.largest([step, -step])
+    if largest != -smallest:
+        raise StokerError(
+            "the run saved a better checkpoint just now, which only some ranks have read: give the "
+            "same command again"
+        )
 
 
 def chosen_images(
@@ -200,7 +213,7 @@ def chosen_images(
     """The images to evaluate on, and the packed set that they are in."""
     from stoker.data.dataset import Dataset
     from stoker.data.loading.stored_size import enlarged_note
-    from stoker.use.ranks import PACKED
+    from stoker.train.attempt.launch import PACKED
     from stoker.use.selection import select, split_to_evaluate, storage_note
 
     tell, preprocessing = teller(parsed), classifier.preprocessing
@@ -228,7 +241,8 @@ def packed(named: str, classifier: Classifier, parsed: argparse.Namespace) -> Pa
 
     tell, storage = teller(parsed), classifier.preprocessing.storage
     trained_on = classifier.facts.get("fingerprint")
-    with closing(PackProgress()) as progress:
+    with closing(PackProgress()) as bar:
+        progress = None if is_quiet(parsed) else bar
         packed_set = evaluation_set(named, storage, trained_on, tell, progress)
     if packed_set.is_new:
         dataset = Dataset(packed_set.path)
