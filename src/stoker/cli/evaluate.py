@@ -23,6 +23,8 @@ from stoker.survive.stopping import UNCHANGED, StopRequest, listening, stops_at_
 from stoker.text import plural, say, shown
 
 if TYPE_CHECKING:
+    import torch
+
     from stoker.data.dataset import Dataset
     from stoker.train.process_group import Ranks
     from stoker.use.classifier import Classifier
@@ -33,6 +35,8 @@ MOST_WORST = 2_000
 SHEET_WORST = 50
 """Tiles of a sheet without --worst."""
 TTA = ("hflip",)
+TRIES = 3
+"""How often a checkpoint that is replaced while it is read is opened again."""
 
 
 def parser() -> Parser:
@@ -165,8 +169,18 @@ def start_ranks(
         if not (data / "dataset.json").is_file():
             consent, cpu = CodeConsent(parsed.trust_code, parsed.model), torch.device("cpu")
             classifier = open_classifier(Path(parsed.run), cpu, parsed.checkpoint, consent)
+    from stoker.use.ranks import evaluate_on_ranks
+
+    data = Path(named)
+    if not (data / "dataset.json").is_file():
+        import torch
+
+        from stoker.use.classifier import open_classifier
+
+        with stops_at_once(stop, "evaluating", UNCHANGED):
+            classifier = open_classifier(Path(parsed.run), torch.device("cpu"), parsed.checkpoint)
             data = packed(named, classifier, parsed)
-    return evaluate_on_ranks(parsed.ranks, ["evaluate", *words], data, lambda: bool(stop))
+    return evaluate_on_ranks(parsed.ranks, ["evaluate", *arguments], data, lambda: bool(stop))
 
 
 def evaluate_here(parsed: argparse.Namespace, named: str, stop: StopRequest) -> int:
@@ -176,7 +190,8 @@ def evaluate_here(parsed: argparse.Namespace, named: str, stop: StopRequest) -> 
     with stops_at_once(stop, "evaluating", UNCHANGED):
         ranks = Ranks.join()
         try:
-            classifier = opened(parsed, ranks)
+            classifier = opened(parsed, ranks.device)
+            require_same_checkpoint(classifier, ranks)
             selection, dataset = chosen_images(parsed, named, classifier, ranks)
             evaluation = measured(parsed, classifier, selection, ranks)
         finally:
@@ -200,6 +215,31 @@ def opened(parsed: argparse.Namespace, ranks: Ranks) -> Classifier:
             if before is None or checkpoint_folder(path, parsed.checkpoint) == before:
                 raise
     return open_classifier(path, ranks.device, parsed.checkpoint, consent)
+def opened(parsed: argparse.Namespace, device: torch.device) -> Classifier:
+    """The model. A run that trains may replace its best checkpoint while it is read: then the
+    newer one."""
+    from stoker.use.classifier import checkpoint_folder, open_classifier
+
+    path, is_run = Path(parsed.run), Run(parsed.run).exists
+    for _ in range(TRIES):
+        before = checkpoint_folder(path, parsed.checkpoint) if is_run else None
+        try:
+            return open_classifier(path, device, parsed.checkpoint)
+        except StokerError:
+            if before is None or checkpoint_folder(path, parsed.checkpoint) == before:
+                raise
+    return open_classifier(path, device, parsed.checkpoint)
+
+
+def require_same_checkpoint(classifier: Classifier, ranks: Ranks) -> None:
+    """Raise StokerError where a run saved a better checkpoint between the reads of two ranks."""
+    step = int(classifier.facts.get("step", 0))
+    largest, smallest = ranks.largest([step, -step])
+    if largest != -smallest:
+        raise StokerError(
+            "the run saved a better checkpoint just now, which only some ranks have read: give the "
+            "same command again"
+        )
 
 
 def chosen_images(
@@ -208,7 +248,7 @@ def chosen_images(
     """The images to evaluate on, and the packed set that they are in."""
     from stoker.data.dataset import Dataset
     from stoker.data.loading.stored_size import enlarged_note
-    from stoker.use.ranks import PACKED
+    from stoker.train.attempt.launch import PACKED
     from stoker.use.selection import select, split_to_evaluate, storage_note
 
     tell, preprocessing = teller(parsed), classifier.preprocessing
@@ -236,7 +276,8 @@ def packed(named: str, classifier: Classifier, parsed: argparse.Namespace) -> Pa
 
     tell, storage = teller(parsed), classifier.preprocessing.storage
     trained_on = classifier.facts.get("fingerprint")
-    with closing(PackProgress()) as progress:
+    with closing(PackProgress()) as bar:
+        progress = None if is_quiet(parsed) else bar
         packed_set = evaluation_set(named, storage, trained_on, tell, progress)
     if packed_set.is_new:
         dataset = Dataset(packed_set.path)

@@ -5,6 +5,9 @@ is shrunk into its square; small ones are enlarged by a whole factor, so that th
 visible. A caption takes the width of its picture: what is longer is cut, with an ellipsis; a path
 (it has a slash) keeps its end. A script that the font does not have is drawn as boxes. A file that
 is not a PNG is never replaced.
+fills its square; one that is less than half as large is enlarged by a whole factor, so that its
+pixels stay visible. A caption takes the width of its picture: what is longer is cut, with an
+ellipsis; a path (it has a slash) keeps its end. A script that the font lacks is drawn as boxes.
 """
 
 from __future__ import annotations
@@ -115,8 +118,7 @@ def fitted(pixels: NDArray[np.uint8], side: int) -> Image.Image:
     """A picture that fits into a square."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     longer = max(image.size)
-    if longer <= side:
-        factor = side // longer
+    if (factor := side // longer) > 1:
         return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
     size = (
         max(round(image.width * side / longer), 1),

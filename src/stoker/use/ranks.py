@@ -1,8 +1,8 @@
 """Several ranks of this machine evaluate together.
 
-Invariants: the ranks run the command that the user typed, with the packed set and the checkpoint
-named, so all of them see the same. Rank 0 prints and writes the result. What ranks write to
-standard error is shown only where they fail, each message once.
+Invariants: the ranks run the command that the user typed, with the packed set named. Rank 0 prints
+and writes the result. What ranks write to standard error is shown only where they fail, each
+message once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from stoker.errors import BAD_REQUEST, FINISHED, INTERRUPTED, BadRequest, Interr
 from stoker.fleet.launcher import launch, log_lines_since, private_folder
 from stoker.survive.stopping import UNCHANGED
 from stoker.text import say
-
-PACKED = "STOKER_PACKED"
-"""Environment variable: the packed set that the launcher has made for its ranks."""
-LOG_LINES = 20
-"""The last lines of the ranks' output that are shown after a failure."""
+from stoker.train.attempt.launch import LOG_LINES, PACKED
 
 
 def evaluate_on_ranks(

@@ -18,6 +18,7 @@ from stoker.data.dataset import Dataset
 from stoker.recipe.resolve import resolve
 from stoker.run.directory import Run
 from stoker.train.attempt.session import train
+from stoker.train.process_group import Ranks
 from tiny_runs import FLAGS, one_thread_alone, tiny_set
 
 __all__ = ["one_thread_alone"]
@@ -114,6 +115,15 @@ def test_a_running_run_gets_its_newer_best(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(classifier, "read_weights", replaced)
     assert figures()["step"] == int(newer)
+
+
+def test_ranks_with_different_checkpoints_do_not_mix(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Ranks, "largest", lambda ranks, numbers: [numbers[0] + 1, numbers[1]])
+    assert main(["evaluate", "run", "--json", "out.json"]) == 1
+    assert "give the same command again" in capsys.readouterr().err
+    assert not Path("out.json").exists()
 
 
 MISTAKES = {

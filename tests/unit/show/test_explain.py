@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evaluations import data
 from golden import check_golden
 from run_records import record
 from stoker.errors import BadRequest
@@ -274,3 +276,38 @@ def test_every_sentence_golden(run: Run, tmp_path: Path) -> None:
     empty.create(record(), "")
     nothing = explain(empty)[0].replace(str(empty.path), "RUN")
     check_golden("explain_run", [*explain(run), nothing])
+
+
+class TestLastEvaluation:
+    """The line about classes, from evaluation.json."""
+
+    @pytest.fixture
+    def evaluated(self, run: Run) -> Run:
+        attempt = Attempt(run).train(20)
+        counts = {"images": 30, "top1": 19, "top5": 28}
+        attempt.events.write("evaluation", step=20, position=200, epoch=2.0, **counts)
+        attempt.events.close()
+        return run
+
+    def lines(self, run: Run, **changes: Any) -> list[str]:
+        (run.path / "evaluation.json").write_text(json.dumps(data(**changes)))
+        return explain(run)
+
+    def test_it_names_the_worst_confusion(self, evaluated: Run) -> None:
+        before = explain(evaluated)
+        lines = self.lines(evaluated, position=200)
+        assert [line for line in lines if line not in before] == [
+            "macro accuracy 81.67%; most often confused: dog taken for cat (6 of 10)"
+        ]
+        assert len(lines) <= 25
+
+    def test_a_model_without_errors_confuses_nothing(self, evaluated: Run) -> None:
+        assert "macro accuracy 81.67%" in self.lines(evaluated, position=200, confusions=[])
+
+    def test_one_of_another_position_is_not_shown(self, evaluated: Run) -> None:
+        assert not [line for line in self.lines(evaluated, position=100) if "macro" in line]
+
+    def test_a_damaged_one_is_a_note(self, evaluated: Run) -> None:
+        notes = [line for line in self.lines(evaluated, images="x") if "evaluation.json" in line]
+        assert len(notes) == 1
+        assert notes[0].startswith("note: ")

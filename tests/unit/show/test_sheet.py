@@ -79,6 +79,7 @@ def test_captions_stay_within_the_tile() -> None:
 
 def test_small_pictures_are_enlarged_by_a_whole_factor() -> None:
     assert fitted(np.zeros((32, 16, 3), np.uint8), 176).size == (80, 160)
+    assert fitted(np.zeros((100, 50, 3), np.uint8), 176).size == (88, 176)
     assert fitted(np.zeros((900, 300, 3), np.uint8), 120).size == (40, 120)
     assert fitted(np.zeros((1, 5000, 3), np.uint8), 120).size == (120, 1)
 

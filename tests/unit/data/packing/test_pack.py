@@ -591,3 +591,36 @@ def test_an_unknown_option_is_refused_with_the_nearest(
     with pytest.raises(BadRequest, match=f"'{name}'.*'workers'"):
         pack(folder, tmp_path / "out", **{name: 1})
     assert not (tmp_path / "out").exists()
+
+
+class TestOneClass:
+    """Enough to evaluate a model on, if that is asked for."""
+
+    @pytest.fixture(params=["folder", "tar", "list", "table"])
+    def source(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+        photos = image_folder(tmp_path / "photos", classes=1, images=3, size=(8, 8), suffix="png")
+        files = sorted((photos / "class0").iterdir())
+        if request.param == "tar":
+            return Path(shutil.make_archive(str(tmp_path / "photos"), "tar", photos))
+        if request.param == "list":
+            rows = [f"{file},class0" for file in files]
+            (tmp_path / "list.csv").write_text("\n".join(["image,label", *rows]) + "\n")
+            return tmp_path / "list.csv"
+        if request.param == "table":
+            images = [{"bytes": file.read_bytes()} for file in files]
+            table = pa.table({"image": images, "label": ["class0"] * 3})
+            pq.write_table(table, tmp_path / "table.parquet")
+            return tmp_path / "table.parquet"
+        return photos
+
+    def test_it_is_packed_where_allowed_only(self, source: Path, tmp_path: Path) -> None:
+        with pytest.raises(BadRequest, match="only one class"):
+            pack(source, tmp_path / "set", workers=1)
+        packed = pack(source, tmp_path / "set", val_share=0, allow_one_class=True, workers=1)
+        assert labels_of(packed, "train") == [0, 0, 0]
+
+    def test_no_readable_image_is_refused_all_the_same(self, tmp_path: Path) -> None:
+        (tmp_path / "photos" / "cat").mkdir(parents=True)
+        (tmp_path / "photos" / "cat" / "1.png").write_bytes(b"nothing")
+        with pytest.raises(BadRequest, match="not one image"):
+            pack(tmp_path / "photos", tmp_path / "set", allow_one_class=True, workers=1)
