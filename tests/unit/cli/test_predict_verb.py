@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,33 @@ def test_exit_codes(
     out = tmp_path / "rows.csv"
     assert main(["predict", "run", *words, "--out", str(out)]) == code
     assert out.exists() == (rows > 0)
+
+
+def test_a_full_disk_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "run", "packed", "--out", "/dev/full"]) == 1
+    assert capsys.readouterr().err == (
+        "stoker: cannot write to /dev/full: No space left on device\n"
+    )
+
+
+def test_names_of_any_bytes_come_back(
+    capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    image = Path("photos/val/class0/0020.png").read_bytes()
+    names = [b"\xff\xfe.png", b"a\nb.png", b'"quote",.png', b"\x1b[2J.png", b"-.png", b"=1.png"]
+    for name in names:
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(image)
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\x1b[2Jbad.png")).write_bytes(b"")
+    assert main(["predict", "run", str(tmp_path)]) == 0
+    printed = capfdbinary.readouterr()
+    text = printed.out.decode("utf-8", "surrogateescape")
+    rows = list(csv.reader(io.StringIO(text, newline="")))[1:]
+    folder = os.fsencode(tmp_path) + b"/"
+    assert [os.fsencode(row[0]) for row in rows] == sorted(
+        folder + name for name in [*names, b"\x1b[2Jbad.png"]
+    )
+    assert len({row[2] for row in rows}) == 2
+    assert b"\x1b" not in printed.err
 
 
 MISTAKES: list[list[str]] = [

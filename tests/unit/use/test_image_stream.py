@@ -97,7 +97,10 @@ def test_a_folder_that_cannot_be_listed_is_passed_over(monkeypatch: pytest.Monke
 
 
 def test_folders_may_be_very_deep() -> None:
-    make(f"deep/{'d/' * 1200}1.jpg")
+    Path("deep").mkdir()
+    for depth in range(1200):
+        Path(f"deep/{'d/' * depth}d").mkdir()
+    Path(f"deep/{'d/' * 1200}1.jpg").write_bytes(JPEG)
     assert named("deep") == [f"deep/{'d/' * 1200}1.jpg"]
 
 
