@@ -195,7 +195,16 @@ def test_golden_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
             check_optimizer(Recipe(optimizer=name))
         return f"{name!r}: {refusal.value}"
 
-    names = ["lio", "AdamW", "", "quadratic", "adahessian", "kronw", "lookahead_radam"]
+    names = [
+        "lio",
+        "AdamW",
+        "",
+        "quadratic",
+        "adahessian",
+        "kronw",
+        "lookahead_radam",
+        "radabelief",
+    ]
     lines = [answer(name) for name in [*names, "fusedlamb", "bnblion8bit", "bad\x1b[2J"]]
     monkeypatch.setattr(optimizer_names, "find_spec", lambda name: None)
     lines += ["without timm:", answer("muon"), answer("adamm")]

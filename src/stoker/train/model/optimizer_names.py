@@ -17,8 +17,11 @@ from stoker.recipe.resolve import nearest
 from stoker.text import shown
 
 BUILT_IN = ("sgd", "adamw")
+IN_SETTINGS = "it keeps numbers of its steps in its settings, which a checkpoint does not restore"
 REFUSED = {
-    r"lookahead_(\w+)": "it counts its steps in settings, which a checkpoint does not restore",
+    r"lookahead_(\w+)": IN_SETTINGS,
+    r"(radam)legacy": IN_SETTINGS,
+    r"r(adabelief)": IN_SETTINGS,
     r"adahessian()": "it needs a second backward pass in each step",
     r"kron\w*()": "it draws random numbers that differ between ranks",
     r"fused(\w+)": "it needs NVIDIA's apex, with which no checkpoint is tested",
