@@ -109,28 +109,6 @@ def test_a_full_disk(place: Path, streams: str, code: int) -> None:
     assert done.stdout.count("\n") == (49 if code == 0 else 0)
 
 
-def test_names_of_any_bytes_come_back(place: Path, tmp_path: Path) -> None:
-    image = (place / "photos/val/class0/0020.png").read_bytes()
-    names = [b"\xff\xfe.png", b"a\nb.png", b'"quote",.png', b"\x1b[2J.png", b"-dash.png", b"=1.png"]
-    for name in names:
-        Path(os.fsdecode(os.fsencode(tmp_path / "odd") + b"-" + name)).write_bytes(image)
-    done = subprocess.run(
-        [sys.executable, "-m", "stoker", "predict", str(place / "run"), "."],
-        cwd=tmp_path,
-        capture_output=True,
-        check=True,
-    )
-    text = done.stdout.decode("utf-8", "surrogateescape")
-    rows = list(csv.reader(text.splitlines(keepends=True)))[1:]
-    assert [os.fsencode(row[0]) for row in rows] == sorted(b"./odd-" + name for name in names)
-    assert len({row[2] for row in rows}) == 1
-    assert b"\x1b" not in done.stderr
-def test_every_command_of_the_page_works() -> None:
-    page = ROOT / "docs" / "using.md"
-    assert any(command.startswith("stoker predict") for command in commands(page.read_text()))
-    follow(document=page)
-
-
 @pytest.mark.alone
 @measured()
 def test_prediction_is_as_fast_as_evaluation(tmp_path: Path) -> None:

@@ -154,31 +154,14 @@ def start_ranks(
     parsed: argparse.Namespace, arguments: Sequence[str], named: str, stop: StopRequest
 ) -> int:
     """Pack where that is needed, then have the ranks evaluate; the exit code."""
-    import torch
-
-    from stoker.use.classifier import CodeConsent, checkpoint_folder, open_classifier
-    from stoker.use.ranks import evaluate_on_ranks
-
-    with stops_at_once(stop, "evaluating", UNCHANGED):
-        words = [*arguments]
-        if Run(parsed.run).exists:
-            # All ranks take this one, also where training saves a better one just now.
-            name = checkpoint_folder(Path(parsed.run), parsed.checkpoint).name
-            words += ["--checkpoint", name]
-        data = Path(named)
-        if not (data / "dataset.json").is_file():
-            consent, cpu = CodeConsent(parsed.trust_code, parsed.model), torch.device("cpu")
-            classifier = open_classifier(Path(parsed.run), cpu, parsed.checkpoint, consent)
     from stoker.use.ranks import evaluate_on_ranks
 
     data = Path(named)
     if not (data / "dataset.json").is_file():
         import torch
 
-        from stoker.use.classifier import open_classifier
-
         with stops_at_once(stop, "evaluating", UNCHANGED):
-            classifier = open_classifier(Path(parsed.run), torch.device("cpu"), parsed.checkpoint)
+            classifier = opened(parsed, torch.device("cpu"))
             data = packed(named, classifier, parsed)
     return evaluate_on_ranks(parsed.ranks, ["evaluate", *arguments], data, lambda: bool(stop))
 
@@ -202,33 +185,21 @@ def evaluate_here(parsed: argparse.Namespace, named: str, stop: StopRequest) -> 
     return FINISHED
 
 
-def opened(parsed: argparse.Namespace, ranks: Ranks) -> Classifier:
-    """The model. A run that trains may replace its best checkpoint meanwhile: then the new one."""
-    from stoker.use.classifier import CodeConsent, checkpoint_folder, open_classifier
-
-    path, consent = Path(parsed.run), CodeConsent(parsed.trust_code, parsed.model)
-    for _ in range(3):
-        before = checkpoint_folder(path, parsed.checkpoint) if Run(path).exists else None
-        try:
-            return open_classifier(path, ranks.device, parsed.checkpoint, consent)
-        except StokerError:
-            if before is None or checkpoint_folder(path, parsed.checkpoint) == before:
-                raise
-    return open_classifier(path, ranks.device, parsed.checkpoint, consent)
 def opened(parsed: argparse.Namespace, device: torch.device) -> Classifier:
     """The model. A run that trains may replace its best checkpoint while it is read: then the
     newer one."""
-    from stoker.use.classifier import checkpoint_folder, open_classifier
+    from stoker.use.classifier import CodeConsent, checkpoint_folder, open_classifier
 
     path, is_run = Path(parsed.run), Run(parsed.run).exists
+    consent = CodeConsent(parsed.trust_code, parsed.model)
     for _ in range(TRIES):
         before = checkpoint_folder(path, parsed.checkpoint) if is_run else None
         try:
-            return open_classifier(path, device, parsed.checkpoint)
+            return open_classifier(path, device, parsed.checkpoint, consent)
         except StokerError:
             if before is None or checkpoint_folder(path, parsed.checkpoint) == before:
                 raise
-    return open_classifier(path, device, parsed.checkpoint)
+    return open_classifier(path, device, parsed.checkpoint, consent)
 
 
 def require_same_checkpoint(classifier: Classifier, ranks: Ranks) -> None:

@@ -1,13 +1,10 @@
 """A contact sheet: many small pictures with captions in one PNG.
 
 Invariants: the sheet appears under its name complete or not at all. A picture keeps its shape and
-is shrunk into its square; small ones are enlarged by a whole factor, so that their pixels stay
-visible. A caption takes the width of its picture: what is longer is cut, with an ellipsis; a path
-(it has a slash) keeps its end. A script that the font does not have is drawn as boxes. A file that
-is not a PNG is never replaced.
 fills its square; one that is less than half as large is enlarged by a whole factor, so that its
 pixels stay visible. A caption takes the width of its picture: what is longer is cut, with an
-ellipsis; a path (it has a slash) keeps its end. A script that the font lacks is drawn as boxes.
+ellipsis; a path (it has a slash) keeps its end. A script that the font lacks is drawn as boxes. A
+file that is not a PNG is never replaced.
 """
 
 from __future__ import annotations
