@@ -6,14 +6,15 @@ import re
 
 import pytest
 
-from integration.readme import ROOT, commands, follow
+from integration.readme import ROOT, commands, follow, is_right_answer
 
 
 def test_every_command_of_the_readme_works(capsys: pytest.CaptureFixture[str]) -> None:
     printed = "".join(follow())
     assert "finished: best top-1" in printed
     assert "bound by" in printed
-    assert printed.count("finished: best top-1") == 6
+    assert printed.count("finished: best top-1") == 7
+    assert is_right_answer(printed)
 
 
 def test_the_readme_names_two_commands_first() -> None:
