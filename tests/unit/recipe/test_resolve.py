@@ -318,7 +318,7 @@ def value_of(name):
         return st.text(string.ascii_letters + string.digits + ' ._-/#"\\=éß\t\n')
     low = next((limit for limit in (limits["at_least"], limits["above"]) if limit is not None), 0)
     if kind is int:
-        return st.integers(low, 10**12)
+        return st.integers(low, limits["at_most"] or 10**12)
     return st.floats(
         low,
         limits["at_most"],
