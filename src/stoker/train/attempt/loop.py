@@ -330,7 +330,9 @@ class Loop:
         return position // stride > evaluated // stride or position == self.timeline.end
 
     def evaluate(self) -> bool | None:
-        """Whether the model is better than ever before; None if a stop came first."""
+        """Whether the model is as good as ever before, or better; None if a stop came first. Of
+        equally good models the later one counts as best: it has learned more, which a few images
+        may not show."""
         evaluator, state, events = self.loaders.evaluator, self.state, self.records.events
         assert evaluator is not None
         began, size = time.perf_counter(), self.timeline.stretches[-1].image_size
@@ -352,8 +354,10 @@ class Loop:
         if evaluated is None:
             return None
         accuracy, answers = evaluated
-        better = accuracy.top1_share > state.best and math.isfinite(accuracy.loss)
-        better = bool(self.ranks.from_first(int(better)))
+        share, is_sound = accuracy.top1_share, math.isfinite(accuracy.loss)
+        verdict = is_sound * ((share > state.best) + (share >= state.best))
+        verdict = self.ranks.from_first(verdict)  # 2: better than before, 1: as good
+        better = verdict > 1
         state.evaluated = state.position
         state.best = accuracy.top1_share if better else state.best
         state.stale = 0 if better else state.stale + 1
@@ -367,4 +371,4 @@ class Loop:
         )
         if answers and self.records.keep_evaluation:
             self.records.keep_evaluation(state.step, state.position, accuracy, answers)
-        return better
+        return verdict > 0
