@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
+from exports import answers_without_stoker, code_blocks
 from golden import check_golden
 from own_models import NET, write
 from stoker.errors import BadRequest, StokerError
@@ -113,3 +115,9 @@ def test_the_card_says_how_to_use_it(place: Path) -> None:
     card = (place / "out" / "README.md").read_text()
     assert "from model import build" in card
     assert "library_name: stoker" in card
+    classifier = opened(place / "out", TRUSTED)
+    (block,) = code_blocks(card)
+    Image.fromarray(IMAGES[0].numpy()).save(place / "photo.png")
+    beside = f"import sys; sys.path.insert(0, '')\n{block.replace('photo.jpg', '../photo.png')}"
+    answer = classifier.classes[int(classifier.logits(IMAGES[:1]).argmax())]
+    assert answers_without_stoker(place / "out", [beside]) == [answer]
