@@ -6,29 +6,14 @@ it, there are none: figures of other weights are never shown.
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from stoker.errors import StokerError
 from stoker.run.directory import Run
-from stoker.run.kinds import Field, Required, is_text, is_whole, list_of, misfit
 
-EVALUATION = "evaluation.json"
-LARGEST_FILE = 1 << 26
 MOST_WORST = 5
 """Classes that are named as the worst."""
-
-
-def is_counts(value: Any) -> bool:
-    return list_of(is_whole)(value) and len(value) == 3 and value[1] <= value[0]
-
-
-_KEPT = {
-    "position": Field(is_whole, Required),
-    "classes": Field(list_of(is_text), Required),
-    "per_class": Field(list_of(is_counts), Required),
-}
 
 
 @dataclass(frozen=True)
@@ -72,15 +57,11 @@ def figures_of(run: Run, position: int) -> EvaluationFigures | None:
 def per_class(run: Run, position: int) -> list[ClassFigure]:
     """The classes with images in the kept evaluation; none where it is missing, damaged or of
     another position."""
-    with suppress(OSError, ValueError, RecursionError):
-        file = run.path / EVALUATION
-        if not file.is_file() or file.stat().st_size > LARGEST_FILE:
-            return []
-        kept = json.loads(file.read_bytes())
-        if not isinstance(kept, dict) or misfit(kept, _KEPT) or kept["position"] != position:
-            return []
-        if len(kept["classes"]) != len(kept["per_class"]):
-            return []
-        rows = zip(kept["classes"], kept["per_class"], strict=True)
-        return [ClassFigure(name, images, top1) for name, (images, top1, _) in rows if images]
-    return []
+    try:
+        kept = run.evaluation()
+    except StokerError:
+        return []
+    if kept is None or kept.position != position:
+        return []
+    rows = zip(kept.report.classes, kept.report.per_class, strict=True)
+    return [ClassFigure(name, images, top1) for name, (images, top1, _) in rows if images]

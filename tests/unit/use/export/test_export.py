@@ -227,7 +227,9 @@ def test_classes_of_the_kept_evaluation(run_path: Path, tmp_path: Path) -> None:
     changed = shutil.copytree(run_path, tmp_path / "run")
     position = open_classifier(changed, CPU).facts["position"]
     rows = {"class0": [5, 5, 5], "class1": [5, 2, 5], "class2": [0, 0, 0]}
-    kept = {"position": position, "classes": [*rows], "per_class": [*rows.values()]}
+    kept = json.loads((changed / "evaluation.json").read_text())
+    kept |= {"position": position, "classes": [*rows], "per_class": [*rows.values()]}
+    kept |= {"images": 10, "top1": 7, "top5": 10, "confusions": [], "worst": []}
     (changed / "evaluation.json").write_text(json.dumps(kept))
     figures = export_run(changed, tmp_path / "out", ExportOptions()).figures
     assert figures is not None
