@@ -143,7 +143,8 @@ def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture
         ("show_config", "did you mean 'show-config'?"),
         (
             "xyzzy",
-            "the verbs are train, pack, verify, doctor, selftest, bench, explain, show-config",
+            "the verbs are train, pack, verify, doctor, selftest, bench, predict, explain, "
+            "show-config",
         ),
     ],
 )
