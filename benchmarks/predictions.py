@@ -3,7 +3,7 @@
     python benchmarks/predictions.py IMAGES [--epochs 15] [--image-size 64] [--rounds 9]
 
 IMAGES is a folder or tar of photographs; each is a class of its own. They are packed, a model
-learns them by heart, and then it is asked about the packed images, about the files, and about the
+is trained on them, and then it is asked about the packed images, about the files, and about the
 files without the JPEG that packing would store. A line for each says how many answers are right,
 how many answers and probabilities differ from those for the packed images, and the CPU time of
 preparing an image.
@@ -131,11 +131,13 @@ def speeds(classifier: Classifier, packed: Path, rounds: int) -> dict[str, list[
     """Images a second, and images a CPU second, of evaluation and of prediction, by turns."""
     split, sources = Dataset(packed).split("train"), image_sources([str(packed)])
     spec, recipe = classifier.preprocessing, classifier.recipe
-    loader = BatchLoader(split, InOrder(), View(crop_pct=spec.crop_pct))
-    evaluator = Evaluator(loader, Ranks(0, 1, 0, 1, CPU), recipe.eval_batch_size)
 
     def evaluate() -> None:
-        evaluator.run(classifier.model, spec.image_size, classifier.to_input)
+        # Opened anew, as prediction does: images are compared with their hashes once.
+        opened = Dataset(packed).split("train")
+        with closing(BatchLoader(opened, InOrder(), View(crop_pct=spec.crop_pct))) as loader:
+            evaluator = Evaluator(loader, Ranks(0, 1, 0, 1, CPU), recipe.eval_batch_size)
+            evaluator.run(classifier.model, spec.image_size, classifier.to_input)
 
     def predict() -> None:
         with closing(Predictor(classifier, top=5)) as predictor:
@@ -151,7 +153,6 @@ def speeds(classifier: Classifier, packed: Path, rounds: int) -> dict[str, list[
             (evaluate, predict)[number]()
             rates["second"][number].append(len(split) / (time.perf_counter() - began))
             rates["CPU second"][number].append(len(split) / (time.process_time() - cpu_began))
-    loader.close()
     return rates
 
 

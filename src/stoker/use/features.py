@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from stoker.errors import BadRequest
 
 Floats = NDArray[np.float32]
-SUFFIXES = (".npy", ".parquet")
 
 
 class FeatureTap:

@@ -17,9 +17,11 @@ import pytest
 
 from golden import check_golden
 from stoker.cli import main
-from stoker.cli.predict import format_of, parser
+from stoker.cli.predict import FEATURE_SUFFIXES, FORMATS, format_of, parser
 from stoker.recipe.resolve import resolve
 from stoker.train.attempt.session import train
+from stoker.use.features import FEATURE_FILES
+from stoker.use.rows import ROW_FORMATS
 from tiny_runs import FLAGS, one_thread_alone, tiny_set
 
 __all__ = ["one_thread_alone"]
@@ -167,6 +169,11 @@ def test_help_and_mistakes_golden(
 )
 def test_the_name_of_the_file_says_its_format(out: str, format: str) -> None:
     assert format_of(out) == format
+
+
+def test_the_flags_know_what_can_be_written() -> None:
+    assert tuple(ROW_FORMATS) == FORMATS
+    assert tuple(FEATURE_FILES) == FEATURE_SUFFIXES
 
 
 def test_wrong_words_do_not_wait_for_torch() -> None:
