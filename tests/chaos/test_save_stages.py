@@ -12,11 +12,16 @@ from chaos.recipes import command
 from chaos.trainers import SAVE_STAGES, Trainers, assert_bit_equal
 from shares import share
 from stoker.run.directory import Run
+from stoker.run.evaluation import NAME
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.manifest import manifest_of
 
 RECIPE = "raw, adamw, ema, one-cycle"
-STAGES = (*SAVE_STAGES, "ema.safetensors:piece", "ema.safetensors:synced")
+STAGES = (
+    *SAVE_STAGES,
+    *("ema.safetensors:piece", "ema.safetensors:synced"),
+    *("evaluation.json:written", "evaluation.json:named"),
+)
 PARTS = 3
 pytestmark = pytest.mark.exact
 
@@ -65,6 +70,7 @@ def test_a_kill_at_any_stage_is_resumed_from_the_newest_whole_one(
     assert newest is not None
     assert resume(trainers, argv, run, log) == (newest.facts["step"], torn)
     assert_bit_equal(run, reference)
+    assert (run.path / NAME).read_bytes() == (reference.path / NAME).read_bytes()
     tables.say(f"killed at {stage}: went on from step {newest.facts['step']}, torn: {torn}")
 
 

@@ -232,11 +232,21 @@ def chosen_images(
     if ranks.first:
         stored = dataset.description["storage"]
         notes = (
+            other_images_note(parsed, dataset, classifier),
             storage_note(stored, asdict(preprocessing.storage)),
             enlarged_note(selection.split, stored, preprocessing.image_size),
         )
         tell(*(f"note: {note}" for note in notes if note))
     return selection, dataset
+
+
+def other_images_note(
+    parsed: argparse.Namespace, dataset: Dataset, classifier: Classifier
+) -> str | None:
+    """A note where the place of the run's own set holds another one now; else None."""
+    if parsed.data is not None or dataset.fingerprint == classifier.facts.get("fingerprint"):
+        return None
+    return f"{shown(str(dataset.path))} holds other images than those that the run was trained on"
 
 
 def packed(named: str, classifier: Classifier, parsed: argparse.Namespace) -> Path:

@@ -126,6 +126,20 @@ def test_ranks_with_different_checkpoints_do_not_mix(
     assert not Path("out.json").exists()
 
 
+def test_another_set_in_the_place_of_the_own_one_is_noted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from samples import image_folder
+    from stoker.data.packing.pack import pack
+
+    photos = image_folder(Path("other"), images=2, size=(8, 8), suffix="png")
+    pack(photos, "set", val_share=0, workers=1)
+    record = json.loads(Path("run/run.json").read_text())
+    Path("run/run.json").write_text(json.dumps(record | {"data": str(Path("set").resolve())}))
+    assert figures()["images"] == 6
+    assert "holds other images than those that the run was trained on" in capsys.readouterr().out
+
+
 MISTAKES = {
     "no run": ["nowhere"],
     "a folder that is no run": ["."],

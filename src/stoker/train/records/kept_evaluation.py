@@ -8,13 +8,14 @@ a run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from stoker.commit import temporary, write_bytes
+from stoker.commit import write_bytes
 from stoker.data.dataset import SplitIndex
 from stoker.run.evaluation import MOST_WORST, NAME, report_bytes, report_data
 from stoker.text import one_line
@@ -36,14 +37,17 @@ class EvaluationKeeper:
         """Replace the kept evaluation by the one after this step."""
         file = self.run_path / NAME
         try:
+            self.remove_drafts()  # of processes that were killed: one at a time trains a run
             write_bytes(file, self.content(step, position, accuracy, answers))
         except (OSError, pa.ArrowException) as error:
             reason = getattr(error, "strerror", None) or one_line(str(error))
             self.report(f"cannot keep the evaluation in {file}: {reason}")
-            try:
-                temporary(file).unlink(missing_ok=True)
-            except OSError:
-                return  # a disk that is gone cannot be tidied up
+            with suppress(OSError):
+                self.remove_drafts()
+
+    def remove_drafts(self) -> None:
+        for draft in self.run_path.glob(f".{NAME}.*.tmp"):
+            draft.unlink(missing_ok=True)
 
     def content(self, step: int, position: int, accuracy: Accuracy, answers: Answers) -> bytes:
         """The bytes of evaluation.json. Raises OSError where the index cannot be read."""

@@ -93,7 +93,9 @@ def test_a_failed_write_leaves_the_old_one_and_no_draft(
     notes: list[str] = []
     dataset = Dataset(data)
     keep = EvaluationKeeper(tmp_path, dataset.split("val"), dataset.classes, notes.append)
+    (tmp_path / f".{NAME}.1.tmp").write_text("of a process that was killed")
     keep(1, 16, Accuracy(15, 15, 15, 0.0), answers(15))
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
     before = (tmp_path / NAME).read_bytes()
 
     def torn(path: Path, content: bytes) -> None:
