@@ -109,10 +109,11 @@ def test_a_full_disk(place: Path, streams: str, code: int) -> None:
     assert done.stdout.count("\n") == (49 if code == 0 else 0)
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.alone
 @measured()
 def test_prediction_is_as_fast_as_evaluation(tmp_path: Path) -> None:
-    image_folder(tmp_path / "photos", classes=1, images=400, size=(96, 80))
+    image_folder(tmp_path / "photos", classes=1, images=300, size=(96, 80))
     words = ["photos", "--model", "resnet9_w2", "--image-size", "32", "--epochs", "1"]
     subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "predictions.py"), *words, "--json", "f.json"],
@@ -127,6 +128,7 @@ def test_prediction_is_as_fast_as_evaluation(tmp_path: Path) -> None:
     held(max(map(statistics.median, ratios.values())) > LEAST_RATIO, ratios)
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.alone
 @measured()
 def test_a_hundred_thousand_paths_take_no_more_memory(place: Path) -> None:

@@ -1,10 +1,10 @@
 """The images that a user names: files, folders, patterns, archives, packed sets, a list of paths.
 
 Invariants: order follows from the words and the names alone: words in their order, a folder and a
-pattern by the bytes of its names, an archive and a list as they are read. Nothing is listed twice
-in memory: files are named one at a time, and only one folder's names on the way down are held. A
-name is data: it is opened as given, and never expanded, unless a word on the command line is no
-existing path. A folder that is a link is not entered, so a walk ends.
+pattern by the bytes of its names, an archive and a list as they are read. Paths are yielded one at
+a time; of a folder, the names of one folder on each level are in memory. A name is data and is
+opened as given; only a word on the command line that is no existing path is taken for a pattern. A
+link to a folder inside a folder is not followed, so a walk ends.
 """
 
 from __future__ import annotations
