@@ -53,7 +53,7 @@ _INPUT = {
     "std": Field(lambda value: is_colour(value) and min(value) > 0, Required),
 }
 """What a manifest says of the model's input."""
-EXPORTED_KEYS = ("model", "amp", "channels_last", "model_code")
+EXPORTED_KEYS = ("model", "amp", "channels_last")
 """The keys of the recipe that an export holds: what decides how its model computes."""
 
 
@@ -162,8 +162,9 @@ def from_export(path: Path, device: torch.device, consent: CodeConsent) -> Class
     export = open_export(path)
     source = ModelSource(path / CONFIG, export.facts, str(path))
     size = source.preprocessing().image_size
-    values = {name: export.facts[name] for name in EXPORTED_KEYS if name in export.facts}
-    recipe = recorded_recipe({**values, "image_size": size}, f"{source.file}")
+    values = {name: export.facts.get(name) for name in EXPORTED_KEYS}
+    values |= {"image_size": size, "model_code": export.facts.get("model_code", "")}
+    recipe = recorded_recipe(values, f"{source.file}")
     if export.has_weights:
         trust(code_of_export(export, recipe, consent))
         return with_weights(export.weights(), recipe, source, device)

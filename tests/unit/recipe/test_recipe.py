@@ -133,6 +133,7 @@ def test_how_to_run_here_leaves_the_name_alone(name):
 @settings(deadline=None)
 @given(st.sets(st.sampled_from(list(SPECS))), st.randoms())
 def test_text_is_the_sum_of_its_keys_in_any_order(names, random):
+    names -= {"weights"} if "pretrained" in names else set()  # they exclude each other
     shuffled = random.sample(sorted(names), len(names))
     whole = Recipe(**{name: changed(name) for name in shuffled})
     lines = [Recipe(**{name: changed(name)}).text() for name in sorted(names)]

@@ -14,7 +14,7 @@ from stoker.measure.trials.loading import LoadingSpeed, Pass, Setting
 from stoker.measure.trials.storage import DiskSpeed, Metadata, Read
 from stoker.measure.verdict import verdict_of
 from stoker.recipe.recipe import Recipe
-from stoker.show import doctor as show
+from stoker.show.machine import doctor as show
 from stoker.train.trials.compute import Compute, Together
 
 FACTS = Environment(

@@ -10,7 +10,7 @@ import pytest
 
 from golden import check_golden
 from stoker.data.images.encode import Storage
-from stoker.show import predict
+from stoker.show.use import predict
 from stoker.show.use.predict import PredictProgress, ignored_lines, no_images, notes
 from stoker.use.image_stream import NamedImages
 
