@@ -71,15 +71,11 @@ def code_of_run(run: Run, named: str | None = None, *, trusted: bool = False) ->
     path = shown(str(run.path))
     code = kept_code(run, digest, function_of(model))
     if named is not None:
-        file = Path(named.rpartition(":")[0] if is_own(named) else named)
-        try:
-            own = read_code(file, function_of(model))
-        except FileNotFoundError:
-            raise BadRequest(f"--model {shown(named)}: there is no such file") from None
+        own = named_code(named, model)
         if own.digest != digest:
             kept = f": compare it with {shown(str(code.path))}" if code else ""
             raise BadRequest(
-                f"{shown(str(file))} is not the code that {path} was trained with{kept}"
+                f"{shown(str(own.path))} is not the code that {path} was trained with{kept}"
             )
         return own
     if not trusted:
@@ -91,6 +87,16 @@ def code_of_run(run: Run, named: str | None = None, *, trusted: bool = False) ->
     if code is None:
         raise BadRequest(f"{path} keeps no copy of {model}: name the file with --model ./{model}")
     return code
+
+
+def named_code(named: str, model: str) -> ModelCode:
+    """The code in a file that the user names (`./net.py`, `./net.py:build`), for the function of a
+    model. Raises BadRequest where there is no such file."""
+    file = Path(named.rpartition(":")[0] if is_own(named) else named)
+    try:
+        return read_code(file, function_of(model))
+    except FileNotFoundError:
+        raise BadRequest(f"--model {shown(named)}: there is no such file") from None
 
 
 def code_to_train(

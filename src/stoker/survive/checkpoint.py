@@ -41,7 +41,7 @@ from stoker.commit import (
 )
 from stoker.errors import StokerError
 from stoker.faults import reach
-from stoker.survive.manifest import FORMAT, MARKER, damaged, read_manifest
+from stoker.survive.manifest import FORMAT, MARKER, damaged, evaluated_file, read_manifest
 from stoker.text import one_line
 
 Tensors = dict[str, Tensor]
@@ -194,7 +194,7 @@ def read_weights(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     """The weights that evaluation uses (the moving average, where there is one), and the manifest;
     the optimiser's state is not read. Raises as `read_checkpoint` does."""
     manifest = read_manifest(folder)
-    name = "ema.safetensors" if "ema.safetensors" in manifest["files"] else "weights.safetensors"
+    name = evaluated_file(manifest)
     data = (folder / name).read_bytes()
     if sha256_of(data) != manifest["files"][name]["sha256"]:
         raise damaged(folder / name)

@@ -104,6 +104,11 @@ def wrong_numbers(manifest: dict[str, Any], name: str) -> str:
     return ""
 
 
+def evaluated_file(manifest: dict[str, Any]) -> str:
+    """The file with the weights that evaluation uses: the moving average, where there is one."""
+    return "ema.safetensors" if "ema.safetensors" in manifest["files"] else "weights.safetensors"
+
+
 def manifest_of(folder: Path) -> dict[str, Any] | None:
     """The manifest of a checkpoint; None where it is incomplete or wrong. Raises NewerFormat where
     a newer version wrote it, OSError where it cannot be read."""

@@ -25,7 +25,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import recorded_recipe
 from stoker.run.directory import Run
 from stoker.run.kinds import Field, Required, is_count, is_number, list_of, misfit
-from stoker.run.model_code import TRUST, code_of_run
+from stoker.run.model_code import TRUST, code_of_run, named_code
 from stoker.survive.checkpoint import Tensors, read_weights
 from stoker.survive.manifest import NAME, newest_intact, pointer, unreadable
 from stoker.text import shown
@@ -127,9 +127,10 @@ def open_classifier(
 ) -> Classifier:
     """The model in a run directory or an export. `checkpoint` is best, last or a checkpoint's name.
     Raises BadRequest where there is none, StokerError where it is damaged."""
-    if Run(path).exists:
-        trust(code_of_run(Run(path), consent.file, trusted=consent.trusted))
-        return from_run(Run(path), device, checkpoint)
+    run = Run(path)
+    if run.exists:
+        trust(code_of_run(run, consent.file, trusted=consent.trusted))
+        return from_run(run, device, checkpoint)
     if is_export(path):
         if checkpoint != "best":
             raise BadRequest(f"{shown(str(path))} is an export and has no other checkpoints")
@@ -189,7 +190,7 @@ def code_of_export(export: ExportFiles, recipe: Recipe, consent: CodeConsent) ->
     code = read_code(file, function_of(recipe.model))
     if code.digest != recipe.model_code:
         raise StokerError(f"{file} is not the code of this model")
-    if consent.file is not None and read_named(consent.file, recipe).digest == code.digest:
+    if consent.file is not None and named_code(consent.file, recipe.model).digest == code.digest:
         return code
     if not consent.trusted:
         raise BadRequest(
@@ -197,15 +198,6 @@ def code_of_export(export: ExportFiles, recipe: Recipe, consent: CodeConsent) ->
             f"read that file, then add {TRUST}"
         )
     return code
-
-
-def read_named(named: str, recipe: Recipe) -> ModelCode:
-    """The code in a file that the user names. Raises BadRequest where there is none."""
-    file = Path(named.rpartition(":")[0] if is_own(named) else named)
-    try:
-        return read_code(file, function_of(recipe.model))
-    except FileNotFoundError:
-        raise BadRequest(f"--model {shown(named)}: there is no such file") from None
 
 
 def with_weights(
@@ -218,8 +210,7 @@ def with_weights(
     load_exactly(model, weights, source.file.parent)
     model = model.to(device=device, memory_format=memory_format(recipe))  # type: ignore[call-overload]
     model.eval().requires_grad_(False)
-    amp = recipe.amp if device.type == "cuda" else "off"
-    to_input = input_maker(preprocessing.normalise, device, recipe.channels_last, amp)
+    to_input = input_maker(preprocessing.normalise, device, recipe.channels_last, recipe.amp)
     return Classifier(
         *(model, classes, preprocessing, recipe, device, source.origin, source.facts),
         to_input=to_input,
@@ -271,10 +262,9 @@ def storage_of(recorded: object, file: Path) -> Storage:
     record it. Raises StokerError where that cannot be right."""
     if recorded is None:
         return Storage()
-    known = {spec.name for spec in fields(Storage)}
     types = {spec.name: type(spec.default) for spec in fields(Storage)}
     if isinstance(recorded, dict):
-        values = {name: value for name, value in recorded.items() if name in known}
+        values = {name: value for name, value in recorded.items() if name in types}
         if all(type(value) is types[name] for name, value in values.items()):
             try:
                 storage = Storage(**values)

@@ -9,7 +9,6 @@ batch, in black, with the reason.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,14 @@ from itertools import islice
 import cv2
 import numpy as np
 
-from stoker.data.loading.loader import DECODERS, BatchMemory, Loaded, PlainMemory, wait_for
+from stoker.data.loading.loader import (
+    DECODERS,
+    BatchMemory,
+    Loaded,
+    PlainMemory,
+    end_threads,
+    wait_for,
+)
 from stoker.data.sources.item import Item
 from stoker.recipe.schedule import Batch
 from stoker.use.prepare import Pixels, Preparation
@@ -87,10 +93,7 @@ class FileLoader:
 
     def close(self, patience_s: float = 1.0) -> None:
         """End the threads. Waits at most `patience_s` for one that is blocked by its storage."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        give_up = time.monotonic() + patience_s
-        while time.monotonic() < give_up and any(t.is_alive() for t in self._threads._threads):
-            time.sleep(0.002)
+        end_threads(self._threads, patience_s)
 
     def batches(self, items: Iterator[Item]) -> Iterator[NamedBatch]:
         """Yield all items in batches, in order. Images are valid until the next one is requested.

@@ -149,6 +149,14 @@ def wait_for(futures: Iterable[Future[None]], waiting: Callable[[float], None]) 
         future.result()
 
 
+def end_threads(threads: ThreadPoolExecutor, patience_s: float) -> None:
+    """End some threads. Waits at most `patience_s` for one that is blocked by its storage."""
+    threads.shutdown(wait=False, cancel_futures=True)
+    give_up = time.monotonic() + patience_s
+    while time.monotonic() < give_up and any(t.is_alive() for t in threads._threads):
+        time.sleep(0.002)
+
+
 class BatchLoader:
     """Makes one rank's part of the batches of a split."""
 
@@ -185,10 +193,7 @@ class BatchLoader:
 
     def close(self, patience_s: float = 1.0) -> None:
         """End the threads. Waits at most `patience_s` for one that is blocked by its storage."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        give_up = time.monotonic() + patience_s
-        while time.monotonic() < give_up and any(t.is_alive() for t in self._threads._threads):
-            time.sleep(0.002)
+        end_threads(self._threads, patience_s)
 
     def batches(
         self, plan: Iterable[Batch], waiting: Callable[[float], None] = lambda seconds: None

@@ -15,7 +15,7 @@ from typing import Any
 
 from stoker.errors import BadRequest, StokerError
 from stoker.run.directory import Run
-from stoker.survive.manifest import names_in, pointer, read_manifest
+from stoker.survive.manifest import evaluated_file, names_in, pointer, read_manifest
 from stoker.text import one_line, shown
 
 LARGEST_CONFIG = 1 << 26
@@ -133,13 +133,12 @@ def weights_of_checkpoint(folder: Path, name: str) -> WeightPlace:
         raise
     except StokerError as error:
         raise BadRequest(f"--weights {name}: {error}") from error
-    files = manifest["files"]
-    file = "ema.safetensors" if "ema.safetensors" in files else "weights.safetensors"
+    file = evaluated_file(manifest)
     model = manifest.get("model")
     return WeightPlace(
         name,
         folder / file,
-        files[file]["sha256"],
+        manifest["files"][file]["sha256"],
         model if isinstance(model, str) else None,
         class_names(manifest.get("classes")),
         InputFacts.of(manifest.get("input")),
