@@ -122,7 +122,7 @@ def data_of(parsed: argparse.Namespace) -> str:
         raise BadRequest(f"{shown(parsed.run)} is not a run (no run.json), and not an export")
     elif parsed.data is None:
         raise BadRequest(
-            f"{shown(parsed.run)} is no run, which would know its own images: name the images: "
+            f"{shown(parsed.run)} is not a run, so it does not say which images to evaluate on: "
             f"stoker evaluate {shown(parsed.run)} DATA"
         )
     else:
@@ -188,7 +188,8 @@ def evaluate_here(parsed: argparse.Namespace, named: str, stop: StopRequest) -> 
 def opened(parsed: argparse.Namespace, device: torch.device) -> Classifier:
     """The model. A run that trains may replace its best checkpoint while it is read: then the
     newer one."""
-    from stoker.use.classifier import CodeConsent, checkpoint_folder, open_classifier
+    from stoker.survive.manifest import checkpoint_folder
+    from stoker.use.classifier import CodeConsent, open_classifier
 
     path, is_run = Path(parsed.run), Run(parsed.run).exists
     consent = CodeConsent(parsed.trust_code, parsed.model)

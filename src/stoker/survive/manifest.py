@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.commit import sha256_file, sha256_of
-from stoker.errors import NewerFormat, StokerError, is_readable
+from stoker.errors import BadRequest, NewerFormat, StokerError, is_readable
 from stoker.text import shown
 
 FORMAT = 1
@@ -172,6 +172,26 @@ def pointer(path: Path) -> str | None:
         name = path.read_text().strip()
         return name if NAME.fullmatch(name) else None
     return None
+
+
+def checkpoint_folder(run_path: Path, which: str) -> Path:
+    """The folder of a checkpoint: best (the newest where nothing was evaluated), last, or its name.
+    Raises BadRequest where there is none."""
+    checkpoints = run_path / "checkpoints"
+    if which not in ("best", "last"):
+        if not NAME.fullmatch(which) or not (checkpoints / which).is_dir():
+            raise BadRequest(
+                f"--checkpoint {shown(which)}: {checkpoints} has no such checkpoint; take best, "
+                "last or one of its folders"
+            )
+        return checkpoints / which
+    if which == "best" and (name := pointer(run_path / "best")) and (checkpoints / name).is_dir():
+        return checkpoints / name
+    newest, reasons = newest_intact(checkpoints)
+    if newest is None:
+        reason = next(iter(reasons.values()), "it has none yet")
+        raise BadRequest(f"{run_path} has no checkpoint to use: {reason}")
+    return checkpoints / newest[0]
 
 
 def damaged(path: Path) -> StokerError:

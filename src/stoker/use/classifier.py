@@ -27,14 +27,15 @@ from stoker.run.directory import Run
 from stoker.run.kinds import Field, Required, is_count, is_number, list_of, misfit
 from stoker.run.model_code import TRUST, code_of_run, named_code
 from stoker.survive.checkpoint import Tensors, read_weights
-from stoker.survive.manifest import NAME, newest_intact, pointer, unreadable
+from stoker.survive.manifest import checkpoint_folder, unreadable
 from stoker.text import shown
 from stoker.train.device import memory_format, set_arithmetic
 from stoker.train.model.build import Normalise, build_model
 from stoker.train.model.own_code import trust
+from stoker.train.model.weight_places import CONFIG
 from stoker.train.model_input import MakeInput, input_maker
 from stoker.train.passes import forward
-from stoker.use.exported.files import CODE, CONFIG, GRAPH, ExportFiles, is_export, open_export
+from stoker.use.exported.files import CODE, GRAPH, ExportFiles, is_export, open_export
 from stoker.use.exported.onnx_model import OnnxModel
 
 LARGEST_INPUT = 1 << 14
@@ -215,26 +216,6 @@ def with_weights(
         *(model, classes, preprocessing, recipe, device, source.origin, source.facts),
         to_input=to_input,
     )
-
-
-def checkpoint_folder(run_path: Path, which: str) -> Path:
-    """The folder of a checkpoint: best (the newest where nothing was evaluated), last, or its name.
-    Raises BadRequest where there is none."""
-    checkpoints = run_path / "checkpoints"
-    if which not in ("best", "last"):
-        if not NAME.fullmatch(which) or not (checkpoints / which).is_dir():
-            raise BadRequest(
-                f"--checkpoint {shown(which)}: {checkpoints} has no such checkpoint; take best, "
-                "last or one of its folders"
-            )
-        return checkpoints / which
-    if which == "best" and (name := pointer(run_path / "best")) and (checkpoints / name).is_dir():
-        return checkpoints / name
-    newest, reasons = newest_intact(checkpoints)
-    if newest is None:
-        reason = next(iter(reasons.values()), "it has none yet")
-        raise BadRequest(f"{run_path} has no checkpoint to use: {reason}")
-    return checkpoints / newest[0]
 
 
 def classes_of(manifest: Mapping[str, Any], file: Path) -> list[str]:

@@ -20,8 +20,10 @@ Pixels = NDArray[np.uint8]
 Operation = Callable[[Pixels, int], None]
 """(image, strength), where the strength is a whole number in the unit of the operation."""
 
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 FILL = (124, 116, 104)
-"""Mean colour of ImageNet: close to zero in the input of most models."""
+"""ImageNet's mean in bytes: close to zero in the input of most models."""
 UNIT = 256
 """The factor 1 of brightness, contrast, saturation and sharpness, and a shear of 1."""
 SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / np.float32(13)

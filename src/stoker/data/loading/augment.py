@@ -67,7 +67,7 @@ class Drawn:
 
     def texts(self) -> list[str]:
         """What is done, a phrase for each operation."""
-        texts = [phrase(name, strength) for name, strength in self.operations if name != "identity"]
+        texts = [phrase(*operation) for operation in self.operations if has_effect(*operation)]
         if self.erased:
             left, top, right, bottom, _ = self.erased
             texts.append(f"erased {right - left} x {bottom - top}")
@@ -114,6 +114,13 @@ def strength_of(name: str, largest: Range, number: int, sign: int, side: int) ->
 def rounded(number: float) -> int:
     """The nearest whole number; the lower one from the middle."""
     return math.ceil(number - 0.5)
+
+
+def has_effect(name: str, strength: int) -> bool:
+    """Whether an operation of this strength can change an image."""
+    return name != "identity" and (
+        strength != 0 or not name.startswith(("move", "shear", "rotate"))
+    )
 
 
 def phrase(name: str, strength: int) -> str:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stoker.data.dataset import Dataset
+from stoker.data.images.pixel_ops import IMAGENET_MEAN, IMAGENET_STD
 from stoker.data.loading.crops import View
 from stoker.data.loading.loader import BatchLoader, Ints, Loaded, LoaderOptions
 from stoker.data.loading.memory import LoaderMemory, fit_prefetch
@@ -36,8 +37,6 @@ from stoker.text import plural
 if TYPE_CHECKING:
     from torch import Tensor
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 BYTES = {"float32": 4, "uint8": 1}
 """The types of images, and the bytes of a number."""
 LEAST = {"batch_size": 1, "image_size": 1, "position": 0, "prefetch": 1, "threads": 0}

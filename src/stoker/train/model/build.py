@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from stoker.chance import seed_of
+from stoker.data.images.pixel_ops import IMAGENET_MEAN, IMAGENET_STD
 from stoker.errors import BadRequest, StokerError
 from stoker.host.out_of_memory import is_out_of_memory
 from stoker.recipe.model_file import is_own
@@ -19,8 +20,6 @@ from stoker.train.model.own_build import build_own, own_normalise, reason_of, wh
 from stoker.train.model.own_code import trusted_code
 from stoker.train.model.weights import cached_weights
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 DROPS = {"dropout": "drop_rate", "drop_path": "drop_path_rate"}
 """Keys of the recipe that a model is built with, and what timm calls them."""
 

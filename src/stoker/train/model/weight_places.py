@@ -15,11 +15,12 @@ from typing import Any
 
 from stoker.errors import BadRequest, StokerError
 from stoker.run.directory import Run
-from stoker.survive.manifest import evaluated_file, names_in, pointer, read_manifest
+from stoker.survive.manifest import checkpoint_folder, evaluated_file, read_manifest
 from stoker.text import one_line, shown
 
+CONFIG = "config.json"
 LARGEST_CONFIG = 1 << 26
-"""Bytes of a config.json; a larger one is not read."""
+"""Bytes of a config.json; a larger one counts as damaged."""
 EXPORTED = ("model.safetensors", "pytorch_model.bin")
 """The files with weights that an exported folder may have, the preferred one first."""
 LFS_POINTER = b"version https://git-lfs"
@@ -77,7 +78,7 @@ def find_weights(text: str) -> WeightPlace:
             return check_file(weights_of_run(path, name))
         if (path / "manifest.json").exists():
             return check_file(weights_of_checkpoint(path, name))
-        if (path / "config.json").exists():
+        if (path / CONFIG).exists():
             return check_file(weights_of_export(path, name))
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         reason = getattr(error, "strerror", None) or str(error)
@@ -115,11 +116,8 @@ def check_file(place: WeightPlace) -> WeightPlace:
 
 def weights_of_run(path: Path, name: str) -> WeightPlace:
     """The best checkpoint of a run: its newest one where no best one is named."""
-    record, folder = Run(path).record, path / "checkpoints"
-    chosen = pointer(path / "best") or pointer(path / "last") or next(iter(names_in(folder)), None)
-    if chosen is None:
-        raise BadRequest(f"--weights {name}: this run has no checkpoint yet")
-    place = weights_of_checkpoint(folder / chosen, name)
+    record = Run(path).record
+    place = weights_of_checkpoint(checkpoint_folder(path, "best"), name)
     if place.classes is None:
         return WeightPlace(name, place.file, place.sha256, place.model, record["classes"])
     return place
@@ -147,10 +145,13 @@ def weights_of_checkpoint(folder: Path, name: str) -> WeightPlace:
 
 def weights_of_export(path: Path, name: str) -> WeightPlace:
     """The weights of an exported model, in the layout of timm's local folders."""
-    config = read_config(path / "config.json", name)
+    try:
+        config = config_of(path)
+    except StokerError as error:
+        raise BadRequest(f"--weights {name}: {error}") from error
     files = [path / file for file in EXPORTED if (path / file).exists()]
     if not files:
-        raise BadRequest(f"--weights {name} has a config.json, but no {EXPORTED[0]}")
+        raise BadRequest(f"--weights {name} has a {CONFIG}, but no {EXPORTED[0]}")
     model = config.get("architecture")
     stoker = config.get("stoker")
     own = stoker if isinstance(stoker, dict) else {}
@@ -166,18 +167,18 @@ def weights_of_export(path: Path, name: str) -> WeightPlace:
     )
 
 
-def read_config(file: Path, name: str) -> dict[str, Any]:
-    """The content of a config.json. Raises BadRequest where it is no JSON object, and OSError."""
+def config_of(path: Path) -> dict[str, Any]:
+    """The content of config.json. Raises OSError where there is none, StokerError where it is not
+    a JSON object."""
+    file = path / CONFIG
+    if not file.is_file() or file.stat().st_size > LARGEST_CONFIG:
+        raise StokerError(f"{file} is damaged: it is not a file of JSON")
     try:
-        if not file.is_file() or file.stat().st_size > LARGEST_CONFIG:
-            raise ValueError("not a file of JSON")
-        config = json.loads(file.read_bytes().decode())
-        if not isinstance(config, dict):
-            raise ValueError("not a JSON object")
+        config = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise BadRequest(
-            f"--weights {name}: its config.json is damaged ({one_line(str(error))})"
-        ) from error
+        raise StokerError(f"{file} is damaged: it is not JSON") from error
+    if not isinstance(config, dict):
+        raise StokerError(f"{file} is damaged: it is not a JSON object")
     return config
 
 

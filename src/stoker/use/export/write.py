@@ -26,6 +26,7 @@ from stoker.run.directory import Run
 from stoker.text import printable
 from stoker.train.model.names import OWN
 from stoker.train.model.own_code import own_code_of
+from stoker.train.model.weight_places import CONFIG
 from stoker.use.classifier import NO_CODE, Classifier, CodeConsent, open_classifier
 from stoker.use.export.agreement import CheckImages, Difference, check_images, difference
 from stoker.use.export.config import stoker_facts, timm_config
@@ -33,7 +34,7 @@ from stoker.use.export.figures import EvaluationFigures, figures_of
 from stoker.use.export.model_card import CardFacts, model_card
 from stoker.use.export.program import CPU, traced, write_graph, write_program
 from stoker.use.export.target import FILE_OF, draft_of
-from stoker.use.exported.files import CODE, CONFIG, GRAPH, PROGRAM, WEIGHTS
+from stoker.use.exported.files import CODE, GRAPH, PROGRAM, WEIGHTS
 
 CLASSES, CARD = "classes.txt", "README.md"
 

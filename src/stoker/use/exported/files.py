@@ -13,7 +13,6 @@ read weights, so that mistakes are answered at once.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,20 +23,18 @@ from stoker.commit import sha256_of
 from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.survive.manifest import is_count, quoted
 from stoker.text import one_line, shown
+from stoker.train.model.weight_places import CONFIG, config_of
 
 if TYPE_CHECKING:
     from stoker.survive.checkpoint import Tensors
 
 FORMAT = 1
 """Format number of an export."""
-CONFIG = "config.json"
 WEIGHTS, PROGRAM, GRAPH = "model.safetensors", "model.pt2", "model.onnx"
 CODE = "model.py"
 MODEL_FILES = (WEIGHTS, PROGRAM, GRAPH, CODE)
 READERS = ("onnx", "onnxruntime")
 """The packages that an ONNX graph is read with."""
-LARGEST_CONFIG = 1 << 26
-"""Bytes of a config.json; a larger one counts as damaged."""
 
 
 @dataclass(frozen=True)
@@ -86,21 +83,6 @@ def is_export(path: Path) -> bool:
         return "stoker" in config_of(path)
     except (OSError, StokerError):
         return False
-
-
-def config_of(path: Path) -> dict[str, Any]:
-    """The content of config.json. Raises OSError where there is none, StokerError where it is not
-    a JSON object."""
-    file = path / CONFIG
-    if not file.is_file() or file.stat().st_size > LARGEST_CONFIG:
-        raise StokerError(f"{file} is damaged: it is not a file of JSON")
-    try:
-        config = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise StokerError(f"{file} is damaged: it is not JSON") from error
-    if not isinstance(config, dict):
-        raise StokerError(f"{file} is damaged: it is not a JSON object")
-    return config
 
 
 def open_export(path: Path) -> ExportFiles:

@@ -108,7 +108,7 @@ def test_a_newer_format_is_not_damage(out: Path) -> None:
 
 
 def test_a_huge_config_is_not_read(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.use.exported.files.LARGEST_CONFIG", 10)
+    monkeypatch.setattr("stoker.train.model.weight_places.LARGEST_CONFIG", 10)
     assert not is_export(out)
 
 
