@@ -8,14 +8,9 @@ cores, each on its own core. With `--only ROW` one row is run.
 from __future__ import annotations
 
 import argparse
-import os
-import queue
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from stoker.run.directory import Run
+from runs import train_all
 
 ROWS = {
     "width 32": "--model resnet9_w32",
@@ -34,27 +29,6 @@ ROWS = {
 """The longest first: the last ones to end are then short."""
 
 
-def train_row(name: str, options: argparse.Namespace, cores: queue.Queue[int]) -> str:
-    """Train one row on a core of its own; its line of the table. Raises CalledProcessError."""
-    run = options.folder / name.replace(" ", "-")
-    flags = f"--model {options.model} --epochs {options.epochs} --warmup-epochs 1 {ROWS[name]}"
-    recipe = ["--recipe", "cifar10-quick", "--run", str(run), "--seed", str(options.seed)]
-    core = cores.get()
-    try:
-        command = ["taskset", "-c", str(core), sys.executable, "-m", "stoker", "train"]
-        with run.with_suffix(".log").open("w") as log:
-            subprocess.run(
-                [*command, str(options.data), *recipe, *flags.split()], check=True, stdout=log
-            )
-    finally:
-        cores.put(core)
-    evaluations = Run(run).merged("evaluation")
-    share = 100 * evaluations[-1]["top1"] / evaluations[-1]["images"]
-    line = f"| {name} | {share:.2f} % | `{ROWS[name]}` |"
-    print(line, file=sys.stderr, flush=True)
-    return line
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -66,15 +40,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", choices=list(ROWS))
     options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    cores: queue.Queue[int] = queue.Queue()
-    for core in sorted(os.sched_getaffinity(0)):
-        cores.put(core)
-    with ThreadPoolExecutor(cores.qsize()) as pool:
-        rows = [pool.submit(train_row, name, options, cores) for name in options.only or ROWS]
-        lines = [row.result() for row in rows]
+    names = options.only or list(ROWS)
+    runs = {name: options.folder / name.replace(" ", "-") for name in names}
+    common = f"{options.data} --recipe cifar10-quick --seed {options.seed}"
+    short = f"--model {options.model} --epochs {options.epochs} --warmup-epochs 1"
+    top1 = train_all({runs[name]: f"{common} {short} {ROWS[name]}" for name in names})
     print("| row | top-1 | flags |\n|---|---|---|")
-    print("\n".join(lines))
+    for name in names:
+        print(f"| {name} | {top1[runs[name]]:.2f} % | `{ROWS[name]}` |")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Fine-tuning against training from scratch: python benchmarks/finetune.py ARCHIVE FOLDER
 
 ARCHIVE is a tar of train/CLASS and val/CLASS images, such as 40 classes of Tiny ImageNet. A model
-is trained on all classes but the last ten. Each way then learns these ten in the same number of
-steps, from the same seeds. Everything is done by commands that a user would type; what is finished
-in FOLDER is not done again.
+is trained on all classes but the last ten. Each way then learns these ten from a few images each,
+in the same number of steps, from the same seeds. Everything is done by commands that a user would
+type; what is finished in FOLDER is not done again.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import tarfile
 from pathlib import Path
 
 from figures import mean_and_interval
-from stoker.run.directory import Run
+from runs import final_top1, train_all
 
 NEW_CLASSES = 10
-COMMON = "--image-size 64 --crop-scale 0.35 --batch-size 64 --scheduler cosine"
+COMMON = "--image-size 32 --crop-scale 0.35 --batch-size 64 --scheduler cosine"
 BODY = "--model resnet9_w16 --epochs 12 --lr-base 0.4 --warmup-epochs 1 --label-smoothing 0.1"
 FINETUNE = "--model resnet9_w16 --warmup-epochs 0.5 --label-smoothing 0.1 --weights {body}"
 WAYS = {
@@ -40,7 +40,8 @@ def stoker(*words: str) -> None:
 
 
 def unpack(archive: Path, folder: Path, most: int) -> tuple[Path, Path]:
-    """Folders of the images of the first classes, and of the last ten."""
+    """Folders of the images of the first classes, and of the last ten with at most so many images
+    of a class to train on."""
     images, done = folder / "images", folder / "unpacked"
     if not done.exists():
         with tarfile.open(archive) as opened:
@@ -51,7 +52,8 @@ def unpack(archive: Path, folder: Path, most: int) -> tuple[Path, Path]:
             for split in ("train", "val"):
                 target = folder / part / split / name
                 target.mkdir(parents=True)
-                for file in sorted((images / split / name).rglob("*.*"))[:most]:
+                limit = most if (part, split) == ("new", "train") else None
+                for file in sorted((images / split / name).rglob("*.*"))[:limit]:
                     os.link(file, target / file.name)
         done.touch()
     return folder / "body", folder / "new"
@@ -63,12 +65,6 @@ def packed(images: Path) -> str:
     return str(target)
 
 
-def best(run: Path) -> float:
-    """The last top-1 of a run: not the best, which would favour ways that vary more."""
-    event = Run(run).merged("evaluation")[-1]
-    return 100 * float(event["top1"]) / float(event["images"])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -76,31 +72,34 @@ def main() -> None:
     parser.add_argument("archive", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--replicates", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=6, help="of learning the ten classes")
-    parser.add_argument("--images", type=int, default=10**9, help="most images a class and split")
-    parser.add_argument("--body-flags", default="", help="flags for the first model")
+    parser.add_argument("--epochs", type=int, default=15, help="of learning the ten classes")
+    parser.add_argument("--images", type=int, default=100, help="to learn each of them from")
     options = parser.parse_args()
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     body_images, new_images = unpack(options.archive, folder, options.images)
     body, body_set, new_set = folder / "body-run", packed(body_images), packed(new_images)
-    flags = f"{COMMON} {BODY} {options.body_flags}"
+    flags = f"{COMMON} {BODY}"
     stoker("train", body_set, "--run", str(body), *flags.split())
-    print(f"body: {best(body):.2f} % top-1 on its own classes, {flags}")
-    print("\n| way | top-1, mean of the replicates | 95 % interval | each | flags |")
-    print("|---|---|---|---|---|")
+    print(f"body: {final_top1(body):.2f} % top-1 on its own classes, `{flags}`")
+    common = f"{new_set} {COMMON} --epochs {options.epochs} --eval-every {options.epochs}"
+    words: dict[Path, str] = {}
+    runs: dict[str, list[Path]] = {}
     for way, text in WAYS.items():
-        flags = text.format(body=body, third=round(options.epochs / 3, 2))
-        results = []
-        for seed in range(options.replicates):
-            run = folder / f"{way.replace(' ', '-').replace(',', '')}-{seed}"
-            words = f"{COMMON} {flags} --epochs {options.epochs} --seed {seed}".split()
-            stoker("train", new_set, "--run", str(run), *words)
-            results.append(best(run))
+        flags = text.format(body=body, third=options.epochs // 3)
+        runs[way] = [
+            folder / f"{way.replace(' ', '-').replace(',', '')}-{seed}"
+            for seed in range(options.replicates)
+        ]
+        words |= {run: f"{common} {flags} --seed {seed}" for seed, run in enumerate(runs[way])}
+    top1 = train_all(words)
+    print("\n| way | top-1, mean | 95 % interval | each | flags |\n|---|---|---|---|---|")
+    for way, text in WAYS.items():
+        results = [top1[run] for run in runs[way]]
         middle, margin = mean_and_interval(results)
-        each = ", ".join(f"{result:.2f}" for result in results)
-        interval = f"{middle - margin:.2f} to {middle + margin:.2f}"
-        print(f"| {way} | {middle:.2f} % | {interval} | {each} | `{text}` |", flush=True)
+        each = ", ".join(f"{result:.1f}" for result in results)
+        interval = f"{middle - margin:.1f} to {middle + margin:.1f}"
+        print(f"| {way} | {middle:.1f} % | {interval} | {each} | `{text}` |", flush=True)
 
 
 if __name__ == "__main__":
