@@ -27,7 +27,7 @@ def train_on_core(cores: queue.Queue[int], run: Path, words: str) -> float:
     core = cores.get()
     try:
         command = ["taskset", "-c", str(core), sys.executable, "-m", "stoker", "train"]
-        with run.with_suffix(".log").open("w") as log:
+        with Path(f"{run}.log").open("w") as log:
             subprocess.run([*command, *words.split(), "--run", str(run)], check=True, stdout=log)
     finally:
         cores.put(core)

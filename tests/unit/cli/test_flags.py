@@ -270,8 +270,8 @@ def test_a_wrong_value_is_refused_with_what_the_flag_takes(
 def test_a_flag_wins_over_the_recipe_it_is_given_with() -> None:
     parser = Parser(prog="stoker train")
     add_recipe_flags(parser)
-    parsed: argparse.Namespace = parser.parse(["--recipe", "cifar10-quick", "--epochs", "3"])
-    assert resolve_flags(parsed).recipe.warmup_epochs == 0.75
+    parsed: argparse.Namespace = parser.parse(["--recipe", "cifar10-quick", "--epochs", "2"])
+    assert resolve_flags(parsed).recipe.warmup_epochs == 0.3636
     resolved = resolve_flags(parser.parse(["--recipe", "cifar10-quick", "--epochs", "30"]))
     assert (resolved.recipe.epochs, resolved.origins["epochs"]) == (30, "flag")
     assert resolved.recipe.batch_size == 256

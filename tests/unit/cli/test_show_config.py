@@ -54,7 +54,7 @@ def test_origins_are_named_down_to_the_line(
 
 def test_a_preset_is_an_origin(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "--recipe", "cifar10-quick")
-    assert line_of("epochs", text) == "epochs = 16 # recipe cifar10-quick:3"
+    assert line_of("epochs", text) == "epochs = 11 # recipe cifar10-quick:3"
 
 
 FLAGS = [

@@ -35,7 +35,7 @@ def test_the_name_of_a_run_has_its_model() -> None:
     }
     assert named == {
         "first-look": "photos-first-look-resnet9_w16",
-        "cifar10-quick": "photos-cifar10-quick-resnet9_w16",
+        "cifar10-quick": "photos-cifar10-quick-resnet9_w24",
         "imagenet-resnet50": "photos-imagenet-resnet50",
     }
 
