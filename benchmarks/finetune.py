@@ -25,7 +25,6 @@ FINETUNE = "--model resnet9_w16 --warmup-epochs 0.5 --label-smoothing 0.1 --weig
 WAYS = {
     "from scratch": "--model resnet9_w16 --lr-base 0.4 --warmup-epochs 0.5 --label-smoothing 0.1",
     "full": f"{FINETUNE} --lr-base 0.1",
-    "full, head at 10 times the rate": f"{FINETUNE} --lr-base 0.04 --head-lr-scale 10",
     "layer decay 0.7": f"{FINETUNE} --lr-base 0.2 --layer-decay 0.7",
     "frozen body": f"{FINETUNE} --lr-base 0.4 --freeze body",
     "frozen for a third": f"{FINETUNE} --lr-base 0.1 --freeze body --freeze-epochs {{third}}",
@@ -72,7 +71,7 @@ def main() -> None:
     parser.add_argument("archive", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--replicates", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=15, help="of learning the ten classes")
+    parser.add_argument("--epochs", type=int, default=10, help="of learning the ten classes")
     parser.add_argument("--images", type=int, default=100, help="to learn each of them from")
     options = parser.parse_args()
     folder = options.folder
@@ -86,7 +85,7 @@ def main() -> None:
     words: dict[Path, str] = {}
     runs: dict[str, list[Path]] = {}
     for way, text in WAYS.items():
-        flags = text.format(body=body, third=options.epochs // 3)
+        flags = text.format(body=body, third=round(options.epochs / 3, 1))
         runs[way] = [
             folder / f"{way.replace(' ', '-').replace(',', '')}-{seed}"
             for seed in range(options.replicates)

@@ -28,6 +28,7 @@ from stoker.measure.trials.link import LinkReport
 from stoker.measure.verdict import verdict_of
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline
+from stoker.train.loaders import training_view
 from stoker.train.process_group import Ranks
 from stoker.train.trials.compute import Compute, measure_compute, measure_together, one_phase
 from stoker.train.trials.memory import FLOAT_BYTES, checkpoint_bytes, parameters
@@ -142,8 +143,15 @@ class Visit:
             yield "not measured", (f"run stoker pack {self.options.data} first",)
             return None
         recipe, seconds = self.recipe, LOADER_SHARE * self.options.seconds
-        size, batch, crop = recipe.image_size, recipe.batch_size, recipe.crop
-        setting = loading.Setting(size, batch, crop, recipe.threads, seconds, recipe.crop_scale)
+        setting = loading.Setting(
+            recipe.image_size,
+            recipe.batch_size,
+            recipe.crop,
+            recipe.threads,
+            seconds,
+            recipe.crop_scale,
+            training_view(recipe).augmentation,
+        )
         speed = loading.measure_loading(self.dataset, setting)
         self.figures["loader"] = loading.as_data(speed)
         yield "loader", (speed,)

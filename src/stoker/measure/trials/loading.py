@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from stoker.data.dataset import Dataset, SplitIndex
 from stoker.data.loading import chunk_call
+from stoker.data.loading.augment import NONE, Augmentation
 from stoker.data.loading.crops import Boxes, View
 from stoker.data.loading.loader import (
     CHUNK,
@@ -58,6 +59,7 @@ class Setting:
     seconds: float = 10.0
     crop_scale: float = 0.08
     """The smallest area of a resized crop, as a share. Smaller crops decode faster."""
+    augmentation: Augmentation = NONE
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,12 @@ class Bench:
     def __init__(self, split: SplitIndex, fingerprint: str, setting: Setting) -> None:
         self.split, self.setting = split, setting
         self.threads = setting.threads or usable_cores()
-        self.view = View(crop=setting.crop, crop_scale=setting.crop_scale, hflip=True)
+        self.view = View(
+            crop=setting.crop,
+            crop_scale=setting.crop_scale,
+            hflip=True,
+            augmentation=setting.augmentation,
+        )
         self._fingerprint = fingerprint
         self._use_shards(np.arange(len(split.shard_sizes)))
 
@@ -323,4 +330,5 @@ def as_data(speed: LoadingSpeed) -> dict[str, Any]:
         "first_epoch_times_as_long": speed.first_epoch if speed.was_cold else None,
         "extra_gain": speed.extra_gain,
     }
-    return facts | vars(speed.setting) | {"threads": speed.threads} | verdict | {"stages": stages}
+    setting = vars(speed.setting) | {"augmentation": vars(speed.setting.augmentation)}
+    return facts | setting | {"threads": speed.threads} | verdict | {"stages": stages}

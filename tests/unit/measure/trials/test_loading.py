@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from samples import image_folder
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import CODECS, Storage
 from stoker.data.loading import chunk_call
+from stoker.data.loading.augment import Augmentation, augment
 from stoker.data.packing.pack import pack
 from stoker.host.page_cache import bytes_from_storage, cached_share, drop
 from stoker.measure.trials.loading import (
@@ -69,6 +72,22 @@ def test_a_cold_pass_reads_from_the_disk_again_and_a_warm_one_does_not(
         assert warm.held is not None and warm.held > 0.9 and not warm.is_cold
         assert warm.fetched is not None and warm.fetched < cold.bytes
     assert speed.was_cold
+
+
+def test_images_are_augmented_as_in_training(
+    packed: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def counted(augmentation: Augmentation, seed: int, *arrays: Any) -> None:
+        counts.append(len(arrays[0]))
+        augment(augmentation, seed, *arrays)
+
+    monkeypatch.setattr("stoker.data.loading.loader.augment", counted)
+    augmentation = Augmentation(auto="trivial", random_erasing=0.5)
+    speed = measure_loading(packed, replace(QUICK, seconds=60, augmentation=augmentation))
+    assert sum(counts) >= 3 * 44  # decode, loader cold, loader warm
+    assert json.loads(json.dumps(as_data(speed)))["augmentation"] == vars(augmentation)
 
 
 def test_memory_is_never_called_cold(packed: Dataset, tmp_path: Path) -> None:
