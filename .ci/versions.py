@@ -2,6 +2,7 @@
 
     python .ci/versions.py                     every row
     python .ci/versions.py --torch 2.8.0       one version of PyTorch, with this Python
+    python .ci/versions.py --python python3.13 --torch 2.15.0
     python .ci/versions.py --quick             a run that trains, nothing else
 
 Each environment gets the wheel of this tree, one PyTorch, and the test tools, with the pinned
@@ -42,11 +43,11 @@ def pinned() -> dict[str, str]:
     return dict(line.split("==") for line in lines if "==" in line)
 
 
-def run(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(*words: object, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(word) for word in words],
         env={**os.environ, **variables},
-        cwd=ROOT,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -111,7 +112,7 @@ def trains(interpreter: Path, folder: Path) -> str:
         PYTHONPATH=str(ROOT / "tests"),
     )
     words = ("train", photos, "--run", folder / "run", "--epochs", 1, "--batch-size", 8)
-    done = run(interpreter.parent / "stoker", *words, "--ranks", 2, PYTHONPATH="")
+    done = run(interpreter.parent / "stoker", *words, "--ranks", 2, folder=folder, PYTHONPATH="")
     return "" if done.returncode == 0 else (done.stderr or made.stderr).strip().splitlines()[-1]
 
 
@@ -143,13 +144,14 @@ def row(python: str, torch: str, wheel: Path, quick: bool) -> tuple[str, bool]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--python", default=sys.executable, help="an interpreter [this one]")
     parser.add_argument("--torch", default="", help="versions, separated by commas")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     newest = pinned()["torch"]
-    rows = [(sys.executable, version) for version in filter(None, options.torch.split(","))]
+    rows = [(options.python, version) for version in filter(None, options.torch.split(","))]
     if not rows:
-        rows = [(sys.executable, version) for version in (OLDEST, MIDDLE, newest)]
+        rows = [(options.python, version) for version in (OLDEST, MIDDLE, newest)]
         rows += [(python, newest) for python in filter(starts, NEWER_PYTHONS)]
     passed = True
     with tempfile.TemporaryDirectory(prefix="stoker-wheel-") as folder:
