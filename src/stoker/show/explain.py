@@ -128,7 +128,8 @@ def history_lines(
     ranks = plural(starts[-1]["world"], "rank")
     lines = [
         f"{state}: step {done:,} of {total:,}, {plural(len(starts), 'attempt')}, {ranks} on "
-        f"{starts[-1]['environment']['device']}, {starts[-1]['environment']['threads']} threads",
+        f"{starts[-1]['environment']['device']}, "
+        f"{plural(starts[-1]['environment']['threads'], 'thread')}",
         starts[-1]["derived"],
     ]
     if ledger.redone_steps:
