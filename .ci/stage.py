@@ -33,7 +33,7 @@ def main(flaky: Path, arguments: list[str]) -> int:
     if not failed or not all(failed.values()) or len(failed) > MOST_RETRIED:
         return code
     print(f"\n-- {len(failed)} failed: once more, alone", flush=True)
-    options = [word for word in arguments if word in ("--whole", "-q")]
+    options = [word for word in arguments if word.startswith(("--whole", "-q", "--hypothesis"))]
     if pytest(*options, *failed) != 0:
         return code
     with flaky.open("a") as file:

@@ -87,8 +87,7 @@ def main() -> None:
     for way, text in WAYS.items():
         flags = text.format(body=body, third=round(options.epochs / 3, 1))
         runs[way] = [
-            folder / f"{way.replace(' ', '-').replace(',', '')}-{seed}"
-            for seed in range(options.replicates)
+            folder / f"{way.replace(' ', '-')}-{seed}" for seed in range(options.replicates)
         ]
         words |= {run: f"{common} {flags} --seed {seed}" for seed, run in enumerate(runs[way])}
     top1 = train_all(words)

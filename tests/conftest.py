@@ -5,8 +5,9 @@
                         those that may not
 
 A test on a shared machine may fail because a neighbour had the cores. Such a test is run once more
-by `.ci/stage.py`. What asserts something exact (bits, samples, exit codes) is marked `exact` and is
-never run again, unless it failed for want of time.
+by `.ci/stage.py`. One that measures waits for calm cores before each further try. What asserts
+something exact (bits, samples, exit codes) is marked `exact` and is never run again, unless it
+failed for want of time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cores import Cores
 from shares import is_turn
 
 # A busy machine may stop for seconds in the middle of an example: that says nothing about it.
@@ -53,6 +55,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             reason = f"runs with one of {mark.args[0]} commits in a row, and with --whole"
             item.add_marker(pytest.mark.skip(reason=reason))
         heavy[item.path] += 1
+
+
+CORES = pytest.StashKey[Cores]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test that measures has its next try on calm cores."""
+    if item.get_closest_marker("alone") is None:
+        return
+    stash = item.session.stash
+    if CORES not in stash:
+        stash[CORES] = Cores()
+    if getattr(item, "execution_count", 1) > 1:
+        stash[CORES].wait_for_calm()
 
 
 @pytest.fixture(scope="session")

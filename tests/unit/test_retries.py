@@ -50,7 +50,7 @@ def run_stage(folder: Path, tests: str) -> tuple[int, str, list[str]]:
     """Exit code and output of a stage over some tests, and the tests that it calls flaky."""
     (folder / "test_them.py").write_text(tests)
     (folder / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
-    for name in ("measured", "shares", "waiting"):
+    for name in ("cores", "measured", "shares", "waiting"):
         (folder / f"{name}.py").write_text((ROOT / f"tests/{name}.py").read_text())
     (folder / "pytest.ini").write_text(
         "[pytest]\npythonpath = .\nmarkers = exact: exact\n    rotates: rotates\n"

@@ -334,6 +334,10 @@ def any_keys(draw):
     plain = [n for n in SPECS if n not in ("phases", "decay_epochs", "warmup_epochs")]
     chosen = draw(st.sets(st.sampled_from(plain)))
     keys = {name: draw(value_of(name)) for name in plain if name in chosen}
+    if "model" in keys:
+        keys["model"] = f"a{keys['model'].replace('.py', '')}"  # no file, as "/" would be
+    if keys.get("weights"):
+        keys.pop("pretrained", None)
     epochs = keys.get("epochs", SPECS["epochs"].default)
     keys["warmup_epochs"] = draw(st.floats(0, epochs, exclude_max=True))
     starts = draw(st.sets(st.integers(1, epochs - 1), max_size=3)) if epochs > 1 else set()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
+import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -28,7 +31,8 @@ from stoker.survive.checkpoint import (
     write_tensors,
 )
 
-LONGEST_S = 0.005
+LONGEST_S = 0.003
+SAVES = 5
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -154,15 +158,26 @@ def test_copies_are_complete_before_they_are_read(tmp_path: Path) -> None:
 @pytest.mark.alone
 @measured()
 def test_a_save_lets_go_of_the_interpreter_lock(tmp_path: Path) -> None:
-    """With tensors of a ResNet-18: 122 of them, the largest 9 MB, 47 MB in all."""
+    """With tensors of a ResNet-18: 122 of them, the largest 9 MB, 47 MB in all. A core that the
+    hypervisor takes away looks like a lock that is kept, so hashing, which keeps none, is the
+    yardstick, and the median of some saves counts: code that keeps the lock does so in each."""
     shapes = [(512, 512, 3, 3)] * 4 + [(256, 256, 3, 3)] * 4 + [(64,)] * 100 + [()] * 14
     weights = {f"layer.{n}": channels_last_where(numbers(*s)) for n, s in enumerate(shapes)}
     state = {number: {"momentum_buffer": value} for number, value in enumerate(weights.values())}
     facts = {"step": 1, "position": 1, "best": 0.0}
     snapshot = Snapshot(weights, weights, {"optimizer": {"state": state}}, facts)
-    with LockMeter() as meter:
-        write_checkpoint(tmp_path / "one", snapshot)
-    held(meter.longest_s <= LONGEST_S, meter.longest_s)
+    saving, hashing = [], []
+    for number in range(SAVES):
+        began = time.perf_counter()
+        with LockMeter() as meter:
+            write_checkpoint(tmp_path / str(number), snapshot)
+        saving.append(meter.longest_s)
+        until = 2 * time.perf_counter() - began
+        with LockMeter() as meter:
+            while time.perf_counter() < until:
+                hashlib.sha256(bytes(2**20))
+        hashing.append(meter.longest_s)
+    held(median(saving) <= max(LONGEST_S, 2 * median(hashing)), saving, hashing)
 
 
 def channels_last_where(tensor: Tensor) -> Tensor:
