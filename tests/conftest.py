@@ -73,6 +73,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
+def cores(request: pytest.FixtureRequest) -> Cores:
+    """The cores, for a test that is marked `alone` and makes its tries itself."""
+    return request.session.stash[CORES]
+
+
+@pytest.fixture(scope="session")
 def whole(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--whole"))
 
