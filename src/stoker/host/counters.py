@@ -226,3 +226,12 @@ def network(readings: Sequence[Reading]) -> dict[str, dict[str, float]]:
             "tx_peak_bytes_per_s": round(peaks[1], 1),
         }
     return figures
+
+
+def seconds_since_start() -> float:
+    """Seconds since this process started, imports included; its CPU time where that is unknown."""
+    start = proc.start_ticks(kernel_text("/proc/self/stat"))
+    uptime_s = proc.uptime_s(kernel_text("/proc/uptime"))
+    if start is None or uptime_s is None:
+        return time.process_time()
+    return uptime_s - start / os.sysconf("SC_CLK_TCK")

@@ -172,15 +172,6 @@ def has_avx2(path: str = "/proc/cpuinfo") -> bool | None:
     return None if flags is None else "avx2" in flags.split()
 
 
-def seconds_since_start() -> float:
-    """Seconds since this process started, imports included; its CPU time where that is unknown."""
-    start = proc.start_ticks(kernel_text("/proc/self/stat"))
-    uptime_s = proc.uptime_s(kernel_text("/proc/uptime"))
-    if start is None or uptime_s is None:
-        return time.process_time()
-    return uptime_s - start / os.sysconf("SC_CLK_TCK")
-
-
 def clock_is_synchronised() -> bool | None:
     """Whether the kernel keeps its clock synchronised; None where it does not tell."""
     if sys.platform != "linux":

@@ -123,11 +123,20 @@ class Timeline:
             stretch.first_position + (step - stretch.first_step) * stretch.batch_size
         )
 
-    def batches(self, position: int | None = None) -> Iterator[Batch]:
-        """The batches from a position (default: the first one) to the end of the run."""
+    def batch_start_from(self, epoch: float) -> int:
+        """The first position from an epoch on at which a batch starts, or the end of the run."""
+        wanted = min(math.ceil(epoch * self.samples), self.end)
+        for stretch in self.stretches:
+            if wanted <= stretch.end_position:
+                batches = max(0, -(-(wanted - stretch.first_position) // stretch.batch_size))
+                return stretch.first_position + batches * stretch.batch_size
+        return self.end
+
+    def batches(self, position: int | None = None, end: int | None = None) -> Iterator[Batch]:
+        """The batches from a position (default: the first one) to an end (that of the run)."""
         if position is None:
             position = self.stretches[0].first_position
-        while position < self.end:
+        while position < (self.end if end is None else end):
             batch = self.batch_at(position)
             yield batch
             position = batch.end

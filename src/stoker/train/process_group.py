@@ -131,15 +131,16 @@ class Ranks:
     device: torch.device
 
     @classmethod
-    def join(cls) -> Ranks:
-        """Join the ranks of our launcher or torchrun. Raises BadRequest if GPUs are missing."""
+    def join(cls, threads: int = 0) -> Ranks:
+        """Join the ranks of our launcher or torchrun. `threads` compute on a CPU; 0: as many as
+        there are cores for this rank. Raises BadRequest if GPUs are missing."""
         world = int(os.environ.get("WORLD_SIZE", "1"))
         rank = int(os.environ.get("RANK", "0"))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         device = own_device(local_rank, local_world)
         if device.type == "cpu":
-            torch.set_num_threads(max(1, usable_cores() // local_world))
+            torch.set_num_threads(threads or max(1, usable_cores() // local_world))
         if world > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             file = os.environ.get(RENDEZVOUS_FILE)

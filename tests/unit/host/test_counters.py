@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from stoker.host.counters import KernelFile, Machine, Reading, growth, summary
+from stoker.host.counters import KernelFile, Machine, Reading, growth, seconds_since_start, summary
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -205,3 +206,9 @@ def test_a_summary_of_the_real_machine_is_json() -> None:
     last = source.read()
     source.close()
     assert json.loads(json.dumps(summary([first, last])))["seconds"] >= 0
+
+
+def test_the_age_of_this_process_grows_with_the_clock() -> None:
+    before, begin = seconds_since_start(), time.monotonic()
+    time.sleep(0.1)
+    assert seconds_since_start() - before == pytest.approx(time.monotonic() - begin, abs=0.05)

@@ -108,6 +108,18 @@ def test_a_phase_begins_with_the_first_batch_that_starts_in_it(run):
         assert (batch.size, batch.image_size) == (phase.batch_size, phase.image_size)
 
 
+@given(runs(), st.floats(0, 9))
+@quick
+def test_an_attempt_may_end_at_the_first_batch_from_an_epoch_on(run, epoch):
+    timeline = timeline_of(run)
+    every = list(timeline.batches())
+    end = timeline.batch_start_from(epoch)
+    assert list(timeline.batches(None, end)) == [b for b in every if b.position < end]
+    starts = [b.position for b in every] + [timeline.end]
+    assert end == next((s for s in starts if s >= epoch * timeline.samples), timeline.end)
+    assert every[len(list(timeline.batches(None, end))) :] == list(timeline.batches(end))
+
+
 def test_a_batch_larger_than_the_run_is_refused():
     with pytest.raises(BadRequest, match=r"batch_size = 64 .* 60 samples .*--batch-size"):
         Timeline.of(Recipe(epochs=3, batch_size=64), 20)

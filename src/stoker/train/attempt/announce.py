@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from stoker import faults
+from stoker.host.counters import seconds_since_start
 from stoker.host.gpu import gpus_at_hand
-from stoker.measure.environment import attempt_environment, seconds_since_start
+from stoker.measure.environment import attempt_environment
 from stoker.recipe.changes import CONSENT, HARMLESS
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved

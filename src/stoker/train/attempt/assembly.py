@@ -61,7 +61,9 @@ def assemble(inputs: AttemptInputs) -> Loop:
     link = check_link(inputs, step)
     guards = build_guards(inputs, step)
     trial, loaders = build_shape_trial(inputs, step), open_loaders(inputs, step)
-    loop = Loop(step, trial, loaders, guards, build_records(inputs, step, guards))
+    loop = Loop(
+        step, trial, loaders, guards, build_records(inputs, step, guards), inputs.options.until
+    )
     announce(loop, inputs, rehearsal, link)
     if rehearsal:
         loop.records.saves.set_interval(rehearsal.busy_s)

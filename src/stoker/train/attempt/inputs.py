@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from stoker.errors import BadRequest
-from stoker.measure.environment import seconds_since_start
+from stoker.host.counters import seconds_since_start
 from stoker.recipe.changes import Change
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
@@ -29,6 +29,11 @@ class AttemptOptions:
     """Train even if the link between the machines is too slow for the run."""
     profile: range | None = None
     """Steps of which rank 0 writes a trace."""
+    compute_threads: int = 0
+    """Threads of a forward and backward pass on a CPU; 0: as many as this process has cores. The
+    bits of a result depend on it."""
+    until: float | None = None
+    """The epoch after which to end, with a checkpoint from which the run can go on."""
 
 
 @dataclass

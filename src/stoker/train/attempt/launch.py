@@ -26,6 +26,7 @@ from stoker.fleet.elastic import Launch
 from stoker.fleet.elastic import launch as take_part
 from stoker.fleet.launcher import START_TIME, is_rank, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
+from stoker.host.counters import seconds_since_start
 from stoker.recipe.changes import changes
 from stoker.recipe.early_end import early_end
 from stoker.recipe.model_file import label_of
@@ -187,6 +188,14 @@ def plan_launch(
         report=show_log,
         check=run.require_place,
     )
+
+
+def limit_time(recipe: Recipe, stop: StopRequest) -> None:
+    """Request a stop before the recipe's time limit, which counts from the command's start."""
+    if recipe.time_limit:
+        reserve = min(recipe.grace, recipe.time_limit / 4)
+        began = float(os.environ.get(START_TIME, time.time() - seconds_since_start()))
+        stop.after(max(began + recipe.time_limit - reserve - time.time(), 0.0))
 
 
 def show_log(log: Path, offset: int, code: int) -> None:

@@ -110,12 +110,18 @@ class Loop:
     loaders: Loaders
     guards: Guards
     records: Records
+    until: float | None = None
+    """The epoch after which the attempt ends although the run does not; None: at the run's end."""
 
     def __post_init__(self) -> None:
         self.ranks, self.state = self.step.ranks, self.step.state
         self.timeline, self.spans = self.step.timeline, self.step.spans
         self.agreement = Agreement(self.ranks, self.records.log.flush_finished)
         self._look_at = 0.0
+        self.end = self.timeline.end
+        if self.until is not None:
+            self.end = self.timeline.batch_start_from(self.until)
+        """The position at which this attempt ends."""
 
     def begin(self) -> None:
         """Start the threads that watch this attempt."""
@@ -132,7 +138,7 @@ class Loop:
     def run(self) -> bool:
         """Train to the end of the run, or to an early one; False if stopped before. Raises
         Trouble."""
-        plan = self.timeline.batches(self.state.position)
+        plan = self.timeline.batches(self.state.position, self.end)
         batches = self.loaders.loader.batches(plan, self.while_waiting)
         self.step.train_mode()
         with collecting_by_schedule() as collect:
@@ -145,7 +151,7 @@ class Loop:
         self.spans.lap()
         self.exchanged()
         try:
-            while state.position < timeline.end and not self.early_end:
+            while state.position < self.end and not self.early_end:
                 if self.between_steps():
                     return False
                 if self.early_end:
@@ -327,7 +333,7 @@ class Loop:
         if self.loaders.evaluator is None or position in (0, evaluated):
             return False
         stride = self.step.recipe.eval_every * self.timeline.samples
-        return position // stride > evaluated // stride or position == self.timeline.end
+        return position // stride > evaluated // stride or position == self.end
 
     def evaluate(self) -> bool | None:
         """Whether the model is as good as ever before, or better; None if a stop came first. Of

@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Collection
 from contextlib import ExitStack
 from itertools import pairwise
 
 from stoker.data.dataset import Dataset
 from stoker.errors import BadRequest, Interrupted
-from stoker.fleet.launcher import ELASTIC, START_TIME, is_rank
-from stoker.measure.environment import seconds_since_start
+from stoker.fleet.launcher import ELASTIC, is_rank
 from stoker.recipe.changes import CONSENT, Change
-from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, show_config
 from stoker.recipe.schedule import Timeline, cuts
 from stoker.run.directory import Run
@@ -46,6 +43,7 @@ from stoker.train.attempt.end import (
 )
 from stoker.train.attempt.fit import checkpoints_of, require_same_weights
 from stoker.train.attempt.inputs import AttemptInputs, AttemptOptions, recorded_input
+from stoker.train.attempt.launch import limit_time
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import naming_lost_peers
 from stoker.train.device import fix_workspace
@@ -78,7 +76,7 @@ def train(
         if reader := reader or early_reader(run.path, recipe.rehearse):
             leaving.callback(reader.close)
         fix_workspace(recipe)  # before CUDA starts
-        ranks = Ranks.join()
+        ranks = Ranks.join(options.compute_threads)
         leaving.push(lambda kind, *_: ranks.leave(failed=kind is not None))
         leaving.callback(run.unlock)
         prepared = prepare(dataset, recipe, ranks, recorded_input(run))
@@ -116,14 +114,6 @@ def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]
         position, step = newest.facts["position"], newest.facts["step"]
         Timeline.of(resolved.recipe, len(prepared.split), position, step)
     return changes
-
-
-def limit_time(recipe: Recipe, stop: StopRequest) -> None:
-    """Request a stop before the recipe's time limit, which counts from the command's start."""
-    if recipe.time_limit:
-        reserve = min(recipe.grace, recipe.time_limit / 4)
-        began = float(os.environ.get(START_TIME, time.time() - seconds_since_start()))
-        stop.after(max(began + recipe.time_limit - reserve - time.time(), 0.0))
 
 
 def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:
