@@ -15,8 +15,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-from figures import mean_and_interval
 from runs import final_top1, train_all
+from stoker.intervals import mean_of
 
 NEW_CLASSES = 10
 COMMON = "--image-size 32 --crop-scale 0.35 --batch-size 64 --scheduler cosine"
@@ -94,10 +94,10 @@ def main() -> None:
     print("\n| way | top-1, mean | 95 % interval | each | flags |\n|---|---|---|---|---|")
     for way, text in WAYS.items():
         results = [top1[run] for run in runs[way]]
-        middle, margin = mean_and_interval(results)
+        mean = mean_of(results)
         each = ", ".join(f"{result:.1f}" for result in results)
-        interval = f"{middle - margin:.1f} to {middle + margin:.1f}"
-        print(f"| {way} | {middle:.1f} % | {interval} | {each} | `{text}` |", flush=True)
+        interval = f"{mean.low:.1f} to {mean.high:.1f}"
+        print(f"| {way} | {mean.mean:.1f} % | {interval} | {each} | `{text}` |", flush=True)
 
 
 if __name__ == "__main__":

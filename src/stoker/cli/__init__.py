@@ -30,6 +30,8 @@ VERBS = {
     "predict": "classify images with a trained model",
     "export": "write a trained model for use elsewhere: safetensors, torch, ONNX",
     "explain": "show what a run did, where its time went and what limited it",
+    "sweep": "train every combination of some settings, and compare them",
+    "work": "run cells of a grid of runs, beside other workers",
     "show-config": "print the resolved recipe, each value with its origin",
     "show-batch": "write a picture of a training batch, as the model sees it",
 }

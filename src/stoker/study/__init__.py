@@ -1,0 +1,1 @@
+"""What the cells of a grid mean: sweeps of recipes."""

@@ -1,0 +1,35 @@
+"""A run that goes on where the run of another cell ended.
+
+Invariants: the other run is only read. The copy appears complete or not at all, so a cell that was
+killed while it copied begins again. What is copied is enough to go on: the record, the events and
+the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from stoker.commit import remove, sync
+from stoker.errors import StokerError
+from stoker.run.directory import Run
+from stoker.survive.manifest import pointer
+
+SKIPPED = ("lock", "checkpoints", "best", ".*", "launcher*")
+
+
+def copy_run(source: Path, target: Path) -> Run:
+    """The copy of a run, made if it is not there yet. Raises StokerError where the run has no
+    checkpoint to go on from."""
+    if target.exists():
+        return Run(target)
+    last = pointer(source / "last")
+    if last is None:
+        raise StokerError(f"{source} has no last checkpoint to go on from")
+    draft = target.with_name(f".{target.name}.copy")
+    remove(draft)
+    shutil.copytree(source, draft, ignore=shutil.ignore_patterns(*SKIPPED))
+    shutil.copytree(source / "checkpoints" / last, draft / "checkpoints" / last)
+    draft.rename(target)
+    sync(target.parent)
+    return Run(target)
