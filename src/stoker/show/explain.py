@@ -157,7 +157,8 @@ def result_lines(run: Run, with_top5: bool) -> list[str]:
     if not evaluations:
         return ["not evaluated yet"]
     shares = [event["top1"] / event["images"] for event in evaluations]
-    best = max(range(len(evaluations)), key=shares.__getitem__)
+    # Of equal ones the latest, which is the one that the run keeps.
+    best = max(range(len(evaluations)), key=lambda number: (shares[number], number))
     last = evaluations[-1]
     top5 = f", top-5 {last['top5'] / last['images']:.2%}" if with_top5 else ""
     return [

@@ -117,7 +117,11 @@ def check_file(place: WeightPlace) -> WeightPlace:
 def weights_of_run(path: Path, name: str) -> WeightPlace:
     """The best checkpoint of a run: its newest one where no best one is named."""
     record = Run(path).record
-    place = weights_of_checkpoint(checkpoint_folder(path, "best"), name)
+    try:
+        folder = checkpoint_folder(path, "best")
+    except BadRequest as error:
+        raise BadRequest(f"--weights {name}: {error}") from error
+    place = weights_of_checkpoint(folder, name)
     if place.classes is None:
         return WeightPlace(name, place.file, place.sha256, place.model, record["classes"])
     return place
