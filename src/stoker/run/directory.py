@@ -138,6 +138,12 @@ class Run:
         start = self.record.get("start") if self.exists else None
         return start if isinstance(start, dict) else {}
 
+    @property
+    def masks(self) -> dict[str, Any]:
+        """What is on record about the masks of a pruned run: their digest, and the step from which
+        on they hold; empty for other runs."""
+        return dict(self.record.get("masks", {})) if self.exists else {}
+
     def recipe_changes(
         self, recipe: Recipe, dataset: DatasetIdentity, allowed: Collection[str] = ()
     ) -> list[Change]:

@@ -105,6 +105,12 @@ THREAD: Table = {
     "python": Field(is_flag, Required),
     "cores": Field(is_number, Required),
 }
+MASKS: Table = {
+    "kept": Field(is_whole, Required),
+    "total": Field(is_count, Required),
+    "layers": Field(dict_of(list_of(is_whole)), {}),
+}
+"""Kernel weights that a pruned run keeps, of how many; of each kernel, a pair of these numbers."""
 ANY_KIND: Table = {
     "position": Field(is_whole),
     "step": Field(is_whole),
@@ -128,6 +134,7 @@ KINDS: Mapping[str, Table] = {
         "unseen": Field(is_whole, 0),
         "derived": Field(is_text, ""),
         "weights": Field(is_text),
+        "masks": Field(fits(MASKS)),
         "warnings": Field(_texts, []),
         "startup_s": Field(is_number, 0.0),
         "environment": Field(fits(ENVIRONMENT), {}),
@@ -195,6 +202,7 @@ RECORD: Table = {
         list_of(fits(_NEEDED | {"values": Field(lambda v: isinstance(v, dict), Required)})),
         Required,
     ),
+    "masks": Field(fits({"digest": Field(is_text, Required), "step": Field(is_whole, Required)})),
 }
 """The fields of run.json."""
 

@@ -96,7 +96,8 @@ def data_seconds(parts: dict[str, float]) -> float:
 
 def start_lines(event: Event) -> list[str]:
     loaded = [event["weights"]] if event.get("weights") else []
-    lines = [*loaded, event["derived"], *(f"note: {text}" for text in event["warnings"])]
+    lines = [*loaded, *masks_line(event), event["derived"]]
+    lines += [f"note: {text}" for text in event["warnings"]]
     reasons = event.get("torn_reasons", {})
     for name in event["torn"]:
         reason = f": {one_line(reasons[name])}" if name in reasons else ""
@@ -104,6 +105,14 @@ def start_lines(event: Event) -> list[str]:
     if event["position"]:
         lines.append(f"resumed at step {event['step']:,} of {event['steps']:,}")
     return lines
+
+
+def masks_line(event: Event) -> list[str]:
+    """How many weights a pruned run keeps, by its `attempt` event; nothing for other runs."""
+    if "masks" not in event:
+        return []
+    kept, total = event["masks"]["kept"], event["masks"]["total"]
+    return [f"masks: {kept:,} of {total:,} kernel weights kept ({kept / total:.2%})"]
 
 
 def shows_top5(attempt: Event | None) -> bool:

@@ -15,6 +15,7 @@ from stoker.measure.spans import APART, PARTS
 from stoker.measure.verdict import verdict_of
 from stoker.run.directory import Run
 from stoker.run.kinds import Event
+from stoker.show.console import masks_line
 from stoker.survive.remedies import Remedies
 from stoker.text import bar, clock, one_line, plural, sparkline
 
@@ -130,6 +131,7 @@ def history_lines(
         f"{state}: step {done:,} of {total:,}, {plural(len(starts), 'attempt')}, {ranks} on "
         f"{starts[-1]['environment']['device']}, "
         f"{plural(starts[-1]['environment']['threads'], 'thread')}",
+        *masks_line(starts[-1]),
         starts[-1]["derived"],
     ]
     if ledger.redone_steps:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from stoker.recipe.recipe import Recipe
 from stoker.survive.checkpoint import PlainCopy, Snapshot, SnapshotCopy, copy_tree
 from stoker.train.device import state_copy
+from stoker.train.model.masks import Masking, packed_misfit
 from stoker.train.optim import (
     MovingAverage,
     build_optimizer,
@@ -40,6 +41,8 @@ class TrainState:
     stale: int = 0
     copy: SnapshotCopy = field(default_factory=PlainCopy)
     """How a snapshot is taken from the device."""
+    masking: Masking | None = None
+    """Keeps pruned weights at zero; a checkpoint brings it."""
 
     @classmethod
     def fresh(cls, recipe: Recipe, model: nn.Module, device: torch.device) -> TrainState:
@@ -68,6 +71,7 @@ class TrainState:
             state={
                 "optimizer": copy_tree(optimizer, self.copy),
                 "scaler": self.scaler.state_dict(),
+                **({"masks": self.masking.packed} if self.masking else {}),
             },
             facts={**progress, "best": self.best, "stale": self.stale, **facts},
             ready=self.copy.end(),
@@ -89,6 +93,14 @@ class TrainState:
         self.position, self.step = snapshot.facts["position"], snapshot.facts["step"]
         self.evaluated, self.best = snapshot.facts["evaluated"], snapshot.facts["best"]
         self.stale = snapshot.facts.get("stale", 0)  # earlier versions did not count
+        if packed := snapshot.state.get("masks"):
+            self.masking = Masking.unpacked(self.model, packed)
+            self.hold_pruned()
+
+    def hold_pruned(self) -> None:
+        """Set pruned weights, and all that is kept of them, to zero."""
+        if self.masking:
+            self.masking.hold(self.optimizer, self.ema.model if self.ema else None)
 
 
 def misfit(recipe: Recipe, model: nn.Module, snapshot: Snapshot) -> str:
@@ -98,6 +110,8 @@ def misfit(recipe: Recipe, model: nn.Module, snapshot: Snapshot) -> str:
         saved = {name: tensor.shape for name, tensor in getattr(snapshot, which).items()}
         if saved != shapes:
             return f"its {which} are those of another model"
+    if "masks" in snapshot.state and (reason := packed_misfit(snapshot.state["masks"], model)):
+        return reason
     groups = parameter_groups(recipe, model)
     try:
         optimizer, scaler = snapshot.state["optimizer"], snapshot.state["scaler"]

@@ -231,6 +231,8 @@ class Step:
         late. Raises Trouble about a gradient that is not finite."""
         state = self.state
         state.scaler.unscale_(state.optimizer)
+        if state.masking:
+            state.masking.hold_gradients()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = gradient_norm(gradients)
         sums[3] = norm.detach()
@@ -248,6 +250,8 @@ class Step:
         state.scaler.update()
         if state.ema:
             state.ema.update(state.model, state.step)
+        if state.masking:
+            state.hold_pruned()
         return late
 
     @property

@@ -85,6 +85,7 @@ def announce(
         warnings=notes_of(loop, inputs, place, derived, rehearsal),
         startup_s=round(seconds_since_start() - inputs.began_s, 3),
         **({"weights": start.line} if start else {}),
+        **({"masks": state.masking.facts()} if state.masking else {}),
         **place,
     )
     if words := faults.note():

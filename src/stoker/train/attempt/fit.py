@@ -14,6 +14,7 @@ from stoker.survive.checkpoint import Snapshot
 from stoker.survive.checkpoints import Checkpoints
 from stoker.train import state
 from stoker.train.loaders import Prepared
+from stoker.train.model.masks import packed_digest
 
 
 def checkpoints_of(run: Run, prepared: Prepared) -> Checkpoints:
@@ -39,5 +40,14 @@ def misfit(run: Run, prepared: Prepared, snapshot: Snapshot) -> str:
     """Why a checkpoint cannot be one of this run; empty where it can."""
     if reason := state.misfit(prepared.recipe, prepared.model, snapshot):
         return f"{run.path / 'checkpoints' / snapshot.name}: {reason}"
-    reason = wrong_position(run, snapshot.facts, len(prepared.split))
+    reason = wrong_position(run, snapshot.facts, len(prepared.split)) or wrong_masks(run, snapshot)
     return f"{run.path / 'checkpoints' / snapshot.name}: {reason}" if reason else ""
+
+
+def wrong_masks(run: Run, snapshot: Snapshot) -> str:
+    """Why a checkpoint does not have the masks of a run; empty where it does, or neither has any.
+    A pruned run never goes on as a dense one."""
+    planned, packed = run.masks.get("digest"), snapshot.state.get("masks")
+    if planned == (packed_digest(packed) if packed else None):
+        return ""
+    return "its masks are not those of this run" if packed else "it has no masks, and this run does"

@@ -78,7 +78,13 @@ class AttemptInputs:
 
     def load_start(self) -> None:
         """Load the weights that the recipe names, where no checkpoint replaces them. Raises
-        BadRequest where they are not those that the run began with, or differ between ranks."""
+        BadRequest where they are not those that the run began with, or differ between ranks, or
+        where the run is pruned: its masks are in its checkpoints."""
+        if self.newest is None and self.run.masks:
+            raise BadRequest(
+                f"{self.run.path} is a pruned run, and no checkpoint with its masks is left: "
+                "remove it, and start the command that pruned it again"
+            )
         if self.newest is None and self.prepared.start is None:
             self.prepared = with_start(self.prepared)
         start, recipe = self.prepared.start, self.prepared.recipe

@@ -184,6 +184,7 @@ def choose_remedy(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
     first_high = loop.earliest(losses.since if losses.high else None)
     blown_up = trouble.kind == EXPLODING or first_high < trouble.since
     good_until = first_high - 1 if blown_up else trouble.since
+    good_until = max(good_until, run.masks.get("step", -1))  # what was pruned was not trained
     facts = {"trouble": str(trouble), "step": trouble.step, "since": trouble.since}
     evidence = {**facts, **loop.step.evidence(), "losses": list(losses.recent)}
     keep_evidence(run.path, trouble.step, ranks.rank, evidence)
