@@ -31,7 +31,10 @@ VERBS = {
     "export": "write a trained model for use elsewhere: safetensors, torch, ONNX",
     "explain": "show what a run did, where its time went and what limited it",
     "sweep": "train every combination of some settings, and compare them",
+    "tickets": "prune, rewind and train again: is there a lottery ticket?",
     "work": "run cells of a grid of runs, beside other workers",
+    "launch": "run a command as a job of SLURM, until it is finished",
+    "requeue": "the last line of such a job: record its end, queue it again",
     "show-config": "print the resolved recipe, each value with its origin",
     "show-batch": "write a picture of a training batch, as the model sees it",
 }

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from stoker.cli.backends import (
+    add_backend_flags,
+    backend_of,
+    check_backend_flags,
+    cores_of_task,
+    final_code,
+)
 from stoker.cli.flags import Parser, add_flag, flag_values
+from stoker.commit import sha256_json
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.options import PackOptions, PackSettings
 from stoker.data.packing.pack import default_out, pack
 from stoker.errors import FINISHED, BadRequest
 from stoker.faults import reach
+from stoker.fleet.grid.directory import Grid
+from stoker.fleet.slurm.batch import name_of
 from stoker.recipe.recipe import specs_of
 from stoker.recipe.resolve import parse_flag
 from stoker.show.pack import PackProgress, summary_lines
 from stoker.survive.spot import watching
 from stoker.survive.stopping import StopRequest, listening, stops_at_once
-from stoker.text import say, shown
+from stoker.text import plural, say, shown
 
 
 def parser() -> Parser:
@@ -38,6 +50,8 @@ def parser() -> Parser:
         for name in specs_of(table):
             add_flag(flags, name, table)
     add_flag(flags, "spot_notice")
+    add("--tasks", type=int, default=4, metavar="N", help="with --on slurm: machines at once [4]")
+    add_backend_flags(flags)
     return flags
 
 
@@ -47,8 +61,44 @@ def run(words: Sequence[str]) -> int:
         notice = parse_flag("spot_notice", parsed.spot_notice or "auto")
         storage = Storage(**flag_values(parsed, Storage))
         options = flag_values(parsed, PackOptions)
+        check_backend_flags(parsed)
+        if parsed.on:
+            return pack_elsewhere(parsed, storage, PackOptions.of(options), stop)
         pack_and_show(parsed.source, parsed.out, stop, notice, storage=storage, **options)
     return FINISHED
+
+
+def pack_elsewhere(
+    parsed: argparse.Namespace, storage: Storage, options: PackOptions, stop: StopRequest
+) -> int:
+    """Pack as a grid of cells; returns the exit code. Raises BadRequest."""
+    from stoker.data.packing.shares import SharedPack
+    from stoker.show.study.sweep import failure_lines, status_line
+    from stoker.study.launch import run_cells
+    from stoker.study.packing import plan_packing, shrunk_in
+
+    if parsed.tasks < 1:
+        raise BadRequest(f"--tasks must be at least 1, not {parsed.tasks}")
+    target = Path(parsed.out) if parsed.out else default_out(parsed.source)
+    cpus = cores_of_task(parsed) or 1
+    options = replace(options, workers=options.workers or cpus)
+    was_packed = Dataset.is_packed(target)
+    shared = SharedPack.of(parsed.source, target, storage, options)
+    plan = plan_packing(shared, parsed.tasks)
+    if was_packed:
+        say(f"packed already: {summary_lines(Dataset(target))[0]}")
+        return FINISHED
+    name = name_of(f"pack-{target.name}-{sha256_json(str(target.absolute()))[:6]}")
+    grid = Grid(Path("jobs") / name)
+    say(f"packing {shown(parsed.source)} into {target}: {plural(len(plan.cells), 'cell')}")
+    backend = backend_of(parsed, name, parsed.tasks, cpus, [target.absolute()])
+    code = run_cells(grid, plan, grid.freeze(plan), backend, stop)
+    status = grid.status(plan)
+    if code == FINISHED:
+        say(*summary_lines(Dataset(target), *shrunk_in(grid, plan)))
+    else:
+        say(status_line(status), *failure_lines(plan, grid, status))
+    return final_code(parsed, code)
 
 
 def pack_and_show(

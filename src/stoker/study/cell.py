@@ -30,19 +30,27 @@ Program = Callable[[Path, Mapping[str, Any], StopRequest], Any]
 
 def programs() -> dict[str, Program]:
     from stoker.study.halving import choose_cell
+    from stoker.study.packing import finish_pack_cell, pack_cell
     from stoker.study.train_cell import go_on_cell, train_cell
 
-    return {"train": train_cell, "go_on": go_on_cell, "choose": choose_cell}
+    return {
+        "train": train_cell,
+        "go_on": go_on_cell,
+        "choose": choose_cell,
+        "pack": pack_cell,
+        "finish_pack": finish_pack_cell,
+    }
 
 
-def main() -> int:
+def run_cell(programs: Mapping[str, Program]) -> int:
+    """Do what the cell of this process means, by one of some programs; returns the exit code."""
     limit_spinning()
     faults.arm()
     folder = Path(os.environ[CELL])
     with listening() as stop:
         try:
             meaning = json.loads((folder / "cell.json").read_bytes())["meaning"]
-            result = programs()[meaning["do"]](folder, meaning, stop)
+            result = programs[meaning["do"]](folder, meaning, stop)
         except StokerError as error:
             say_error(error.lines)
             return error.exit_code
@@ -51,4 +59,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_cell(programs()))

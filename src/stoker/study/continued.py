@@ -8,6 +8,7 @@ the last checkpoint.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from stoker.commit import remove, sync
@@ -18,9 +19,9 @@ from stoker.survive.manifest import pointer
 SKIPPED = ("lock", "checkpoints", "best", ".*", "launcher*")
 
 
-def copy_run(source: Path, target: Path) -> Run:
-    """The copy of a run, made if it is not there yet. Raises StokerError where the run has no
-    checkpoint to go on from."""
+def copy_run(source: Path, target: Path, change: Callable[[Run], None] = lambda run: None) -> Run:
+    """The copy of a run, made if it is not there yet; `change` is called with it before it appears.
+    Raises StokerError where the run has no checkpoint to go on from."""
     if target.exists():
         return Run(target)
     last = pointer(source / "last")
@@ -30,6 +31,7 @@ def copy_run(source: Path, target: Path) -> Run:
     remove(draft)
     shutil.copytree(source, draft, ignore=shutil.ignore_patterns(*SKIPPED))
     shutil.copytree(source / "checkpoints" / last, draft / "checkpoints" / last)
+    change(Run(draft))
     draft.rename(target)
     sync(target.parent)
     return Run(target)

@@ -1,4 +1,4 @@
-"""Run the cells of a plan on this machine until none is left."""
+"""Run the cells of a plan until none is left."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from stoker.errors import FAILED as EXIT_FAILED
 from stoker.errors import FINISHED, BadRequest
+from stoker.fleet.grid.backend import Backend
 from stoker.fleet.grid.cell import Plan
 from stoker.fleet.grid.directory import DONE, FAILED, Grid
-from stoker.fleet.grid.local import run_workers
 from stoker.host.limits import usable_cores
 from stoker.survive.stopping import StopRequest
 
@@ -18,9 +18,9 @@ THREADS = "threads.json"
 """The file of a grid with the number of threads that its cells compute with."""
 
 
-def threads_of(grid: Grid, wanted: int, workers: int) -> int:
+def threads_of(grid: Grid, wanted: int, workers: int, cores: int = 0) -> int:
     """How many threads a cell computes with: what the flag says, else what the grid began with,
-    else this machine's cores divided by the workers. Raises BadRequest."""
+    else the cores, by default this machine's, divided by the workers. Raises BadRequest."""
     if workers < 1:
         raise BadRequest(f"--workers must be at least 1, not {workers}")
     if wanted < 0:
@@ -31,7 +31,7 @@ def threads_of(grid: Grid, wanted: int, workers: int) -> int:
         threads = json.loads(grid.files.read(THREADS) or b"")
         if type(threads) is int and threads > 0:
             return threads
-    return max(1, usable_cores() // workers)
+    return max(1, (cores or usable_cores()) // workers)
 
 
 def keep_threads(grid: Grid, threads: int) -> None:
@@ -39,20 +39,14 @@ def keep_threads(grid: Grid, threads: int) -> None:
     grid.files.create(THREADS, str(threads).encode())
 
 
-def run_cells(grid: Grid, plan: Plan, digest: str, workers: int, stop: StopRequest) -> int:
+def run_cells(grid: Grid, plan: Plan, digest: str, backend: Backend, stop: StopRequest) -> int:
     """Run what is missing or has failed; returns 0, 75 where it was stopped, 1 where a cell
     failed."""
     before = grid.status(plan)
     grid.forgive([cell for cell, state in before.states.items() if state == FAILED])
     code = FINISHED
     if before.count(DONE) < len(plan.cells):
-        code = run_workers(
-            grid.path,
-            digest,
-            workers,
-            lambda: signal.SIGTERM if stop else None,
-            lambda: grid.status(plan).count(DONE),
-        )
+        code = backend.run(grid, digest, lambda: signal.SIGTERM if stop else None)
     if code == FINISHED and grid.status(plan).count(FAILED):
         return EXIT_FAILED
     return code

@@ -16,6 +16,9 @@ from stoker.study.results import chosen_runs
 from stoker.survive.manifest import checkpoint_folder, read_manifest
 from stoker.survive.stopping import StopRequest
 
+EVALUATED = ("images", "top1", "top5", "loss", "epoch")
+"""The fields of an evaluation that are part of a result."""
+
 
 def train_cell(folder: Path, meaning: Mapping[str, Any], stop: StopRequest) -> dict[str, Any]:
     """Train from the start; returns the result. Raises Interrupted if told to stop."""
@@ -34,12 +37,17 @@ def go_on_cell(folder: Path, meaning: Mapping[str, Any], stop: StopRequest) -> d
 
 
 def train_until(
-    folder: Path, meaning: Mapping[str, Any], until: float | None, stop: StopRequest
+    folder: Path,
+    meaning: Mapping[str, Any],
+    until: float | None,
+    stop: StopRequest,
+    places: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train to an epoch, by default the last; returns the result. Raises Interrupted."""
+    """Train to an epoch, by default the last; returns the result. `places` are keys of the recipe
+    that do not change it. Raises Interrupted."""
     grid = folder.parent.parent
     data = open_data(grid, meaning["set"])
-    resolved = open_recipe(grid, meaning["values"])
+    resolved = open_recipe(grid, {**meaning["values"], **(places or {})})
     run = Run(folder / "work" / "run")
     from stoker.train.attempt.inputs import AttemptOptions
     from stoker.train.attempt.session import train
@@ -51,12 +59,13 @@ def train_until(
 
 
 def result_of(run: Run) -> dict[str, Any]:
-    """The result of a run so far: its last evaluation, and the hash of its last weights."""
-    last = run.merged("evaluation")[-1]
+    """The result of a run so far: its last evaluation, if there was one, and the hash of its last
+    weights."""
+    evaluations = run.merged("evaluation")[-1:]
     end = run.end() or {}
     manifest = read_manifest(checkpoint_folder(run.path, "last"))
     return {
-        **{name: last[name] for name in ("images", "top1", "top5", "loss", "epoch")},
+        **{name: each[name] for each in evaluations for name in EVALUATED},
         "best": end.get("best"),
         "steps": end.get("step"),
         "weights": manifest["files"]["weights.safetensors"]["sha256"],

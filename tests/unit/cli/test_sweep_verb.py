@@ -107,7 +107,8 @@ def test_the_code_of_every_model_is_frozen(place: Path) -> None:
     Path("a.py").write_text(NET)
     Path("b.py").write_text(NET.replace("0.2", "0.3"))
     words = "packed --set model=./a.py:build,./b.py:build --set seed=0..1 --out out"
-    planned, grid, digest = plan(parser().parse(words.split()), StopRequest())
+    planned, inputs = plan(parser().parse(words.split()), StopRequest())
+    digest, grid = inputs.freeze(planned.plan), inputs.grid
     codes = {cell.meaning["values"]["model_code"] for cell in planned.plan.cells.values()}
     assert {file.stem for file in (grid.path / "models").iterdir()} == codes
     assert len(codes) == 2

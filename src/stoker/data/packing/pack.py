@@ -8,6 +8,7 @@ workers and any number of kills.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -21,7 +22,7 @@ from typing import Any, Unpack
 
 import pyarrow as pa
 
-from stoker.commit import sha256_json, write_json
+from stoker.commit import UNABLE, sha256_json, write_json
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.changes import refusal_of
@@ -277,11 +278,16 @@ def refuse_missing(rows: pa.Table) -> None:
 
 
 @contextmanager
-def locked(target: Path) -> Iterator[None]:
-    """Hold the lock of a target: one process at a time packs into it, others wait."""
+def locked(target: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock of a target: one process at a time packs into it, others wait. Those that share
+    it write different shards. A mount without locks has none."""
     handle = os.open(target, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (*UNABLE, errno.ENOLCK):
+                raise
         yield
     finally:
         os.close(handle)

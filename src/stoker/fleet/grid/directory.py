@@ -155,7 +155,9 @@ class Grid:
 
     def failures(self, cell: str) -> list[dict[str, Any]]:
         """The ends that count against a cell, if there are too many; else none."""
-        ends = self.ends(cell)[:-1] + [end for end in self.ends(cell)[-1:] if "code" in end]
+        ends = self.ends(cell)
+        if ends and "code" not in ends[-1]:
+            ends.pop()  # it may still run
         since = max((n + 1 for n, end in enumerate(ends) if end["forgiven"]), default=0)
         counts = Counter(end["outcome"] for end in ends[since:])
         too_many = counts["failed"] >= MOST_FAILURES or counts["lost"] >= MOST_LOST

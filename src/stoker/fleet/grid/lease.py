@@ -154,10 +154,14 @@ class Leases:
             name = f"{self.folder(lease.cell)}/{lease.number:06d}.end"
             self.files.create(name, json.dumps(record).encode())
 
-    def commit(self, lease: Lease, result: bytes) -> bool:
-        """Create the result. Returns False where the lease is lost or there is a result already."""
+    def holds(self, lease: Lease) -> bool:
+        """Whether the lease is not lost, as far as this worker can see now."""
         lease.lost = lease.lost or self.clock.now() - lease.beat_at > YIELDS_S
         lease.lost = lease.lost or self.newest(lease.cell)[0] != lease.number
-        if lease.lost:
+        return not lease.lost
+
+    def commit(self, lease: Lease, result: bytes) -> bool:
+        """Create the result. Returns False where the lease is lost or there is a result already."""
+        if not self.holds(lease):
             return False
         return self.files.create(f"cells/{lease.cell}/result.json", result, durable=True)

@@ -7,15 +7,17 @@ not. A stop signal is passed on to every worker, and they end when their command
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from stoker.errors import FAILED, FINISHED, INTERRUPTED
+from stoker.fleet.grid.backend import Stop
+from stoker.fleet.grid.directory import DONE, Grid
 from stoker.host.signals import block_stop_signals, end_with_parent
 
 MOST_DEATHS = 5
@@ -24,11 +26,24 @@ POLL_S = 0.05
 Workers = dict[int, subprocess.Popen[bytes]]
 
 
+@dataclass(frozen=True)
+class LocalWorkers:
+    """So many workers on this machine: a Backend."""
+
+    count: int
+
+    def run(self, grid: Grid, plan: str, stop: Stop) -> int:
+        cells = grid.plan(plan)
+        return run_workers(
+            grid.path, plan, self.count, stop, lambda: grid.status(cells).count(DONE)
+        )
+
+
 def run_workers(
     grid: Path,
     plan: str,
     count: int,
-    stop: Callable[[], signal.Signals | None],
+    stop: Stop,
     done: Callable[[], int],
 ) -> int:
     """Run workers until no cell is left; returns 0, 75 where it was stopped, 1 where a worker

@@ -15,12 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from stoker.commit import open_at_end, remove, write_bytes
+from stoker.commit import open_at_end, write_bytes
 from stoker.errors import FINISHED, INTERRUPTED
 from stoker.fleet.grid.cell import Cell, Plan
 from stoker.fleet.grid.directory import Grid
@@ -32,6 +33,7 @@ CELL = "STOKER_CELL"
 """The variable with the folder of the cell that a command runs for."""
 POLL_S, WAIT_S = 0.02, 1.0
 """Seconds between two looks at a command, and between two looks for a cell that is ready."""
+Stamp = tuple[int, int, int] | None
 LOG_TAIL = 2000
 """Characters of a command's output that the record of a failure keeps."""
 
@@ -101,49 +103,50 @@ class Worker:
         """Returns 0 where no cell is left that this worker could run, 75 where it was stopped."""
         left, ran = list(self.plan.cells), 0
         while left:
-            later: list[str] = []
             progress = False
             for name in left:
                 if self.stop():
                     return INTERRUPTED
                 if ran == self.most:
                     return FINISHED
-                state = self._try(self.plan.cells[name])
-                progress = progress or state == "ran"
-                ran += state == "ran"
-                if state in ("busy", "ran"):
-                    later.append(name)
-            blocked = self.plan.blocked_by([n for n in left if self.grid.failures(n)])
-            left = [n for n in later if not self.grid.is_done(n) and n not in blocked]
-            left = [n for n in left if not self.grid.failures(n)]
+                has_run = self._try(self.plan.cells[name])
+                progress = progress or has_run
+                ran += has_run
+            failed = [n for n in left if self.grid.failures(n)]
+            over = {*failed, *self.plan.blocked_by(failed)}
+            left = [n for n in left if n not in over and not self.grid.is_done(n)]
             if left and not progress:
                 self.leases.clock.sleep(WAIT_S)
         return FINISHED
 
-    def _try(self, cell: Cell) -> str:
-        """Run a cell if it is ready and free: "ran", "busy" where it is not, "over" where it is
-        done or failed."""
-        if self.grid.is_done(cell.id) or self.grid.failures(cell.id):
-            return "over"
-        if not all(self.grid.is_done(parent) for parent in cell.parents):
-            return "busy"
+    def _try(self, cell: Cell) -> bool:
+        """Run a cell if it is ready and free; returns whether it ran."""
+        if self._is_over(cell) or not all(self.grid.is_done(parent) for parent in cell.parents):
+            return False
         lease = self.leases.take(cell.id)
         if lease is None:
-            return "busy"
-        if self.grid.is_done(cell.id):  # another worker finished it just before
+            return False
+        if self._is_over(cell):  # another worker ran it just before
             self.leases.end(lease, {"outcome": "late", "code": FINISHED})
-            return "over"
+            return False
         self._run(cell, lease)
-        return "ran"
+        return True
+
+    def _is_over(self, cell: Cell) -> bool:
+        return self.grid.is_done(cell.id) or bool(self.grid.failures(cell.id))
 
     def _run(self, cell: Cell, lease: Lease) -> None:
         began = time.time()
         path = self.grid.cell_path(cell.id)
         write_bytes(path / "cell.json", json.dumps(cell.as_json(), indent=1).encode())
         (path / "work").mkdir(exist_ok=True)
-        remove(path / "draft.json")
-        log = path / "log.txt"
+        draft, log = path / "draft.json", path / "log.txt"
+        # Not removed: where the lease is lost, it may be the one of a worker that came later.
+        before = stamp_of(draft)
         offset = log.stat().st_size if log.exists() else 0
+        if not self.leases.holds(lease):  # the disk may have stalled since it was taken
+            self.say(f"{cell.label}: another worker has it")
+            return
         self.say(f"{cell.label}: started" + (f" (lease {lease.number})" * (lease.number > 1)))
         job = self.start(self._words(cell), self._variables(cell), log)
         code = self._wait(job, lease)
@@ -154,11 +157,11 @@ class Worker:
             "began": began,
             "seconds": time.time() - began,
         }
-        if lease.lost:
+        if not self.leases.holds(lease):
             self.say(f"{cell.label}: another worker has it")
             return
         if code == FINISHED:
-            record["outcome"] = self._commit(lease, path / "draft.json")
+            record["outcome"] = self._commit(lease, draft, before)
         if record["outcome"] == "failed":
             with log.open("rb") as file:
                 file.seek(offset)
@@ -168,12 +171,14 @@ class Worker:
         self.leases.end(lease, record)
         self.say(f"{cell.label}: {record['outcome']}")
 
-    def _commit(self, lease: Lease, draft: Path) -> str:
+    def _commit(self, lease: Lease, draft: Path, before: Stamp) -> str:
         """The outcome: a command that wrote no result has failed."""
+        if stamp_of(draft) in (None, before):
+            return "failed"
         try:
             data = draft.read_bytes()
             json.loads(data)
-        except (OSError, ValueError):
+        except (IsADirectoryError, PermissionError, ValueError):
             return "failed"
         return "finished" if self.leases.commit(lease, data) else "late"
 
@@ -204,6 +209,14 @@ class Worker:
             paths = [self._sources[cell.sources], os.environ.get("PYTHONPATH", "")]
             variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         return variables
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What differs once a file is written again; None where there is none."""
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+    return None
 
 
 def outcome_of(code: int | None, *, asked: bool) -> str:

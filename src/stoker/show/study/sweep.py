@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.fleet.grid.cell import Plan
 from stoker.fleet.grid.directory import BLOCKED, DONE, FAILED, RUNNING, WAITING, Grid, Status
 from stoker.intervals import Mean
 from stoker.study.results import training_result
@@ -94,7 +95,7 @@ def conclusion(table: Sequence[SweepRow], grid: Grid, status: Status) -> list[st
     return lines
 
 
-def failure_lines(sweep: Sweep, grid: Grid, status: Status) -> list[str]:
+def failure_lines(plan: Plan, grid: Grid, status: Status) -> list[str]:
     """Each failed cell with the last line that it printed."""
     lines = []
     for cell, state in status.states.items():
@@ -103,7 +104,7 @@ def failure_lines(sweep: Sweep, grid: Grid, status: Status) -> list[str]:
         last = grid.failures(cell)[-1]
         words = [w for w in str(last.get("output", "")).splitlines() if w.strip()]
         reason = printable(words[-1]) if words else f"exit code {last.get('code')}"
-        label = printable(sweep.plan.cells[cell].label)
+        label = printable(plan.cells[cell].label)
         lines += [f"failed: {label}: {reason}", f"  its output: {grid.cell_path(cell) / 'log.txt'}"]
     return lines
 

@@ -477,7 +477,7 @@ def test_cublas_is_told_before_cuda_starts(
 ) -> None:
     values: list[str | None] = []
 
-    def join() -> Ranks:
+    def join(threads: int) -> Ranks:
         values.append(os.environ.get(WORKSPACE))
         raise BadRequest("far enough")
 

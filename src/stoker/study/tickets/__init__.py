@@ -1,0 +1,1 @@
+"""Lottery tickets: studies of pruned models that are trained again."""
