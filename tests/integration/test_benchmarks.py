@@ -155,3 +155,55 @@ def test_our_part_of_a_step_leaves_the_host_free() -> None:
     ).stdout
     figures = json.loads(printed)
     held(figures["ours_ms"] <= figures["limit_ms"], figures)
+
+
+SMALL_GRID = "--cells 40 --kills 3 --workers 2 --json"
+
+
+def test_a_small_grid_with_kills_has_its_figures() -> None:
+    printed = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "grids.py"), *SMALL_GRID.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+    figures = json.loads(printed)
+    assert figures["done"] == 40 and figures["finished_twice"] == 0
+    assert figures["killed_workers"] + figures["killed_commands"] == 3
+    assert figures["leases"] >= 40
+    assert figures["grid_ms"] > 0 and figures["pool_ms"] > 0
+
+
+STAND_IN = """
+import sys, time
+from pathlib import Path
+attempt = Path(sys.argv[-1], "attempts", "0001")
+attempt.mkdir(parents=True, exist_ok=True)
+time.sleep(0.5)
+(attempt / "rank0.jsonl").write_text('{"kind": "end", "outcome": "finished"}')
+"""
+"""A command that the benchmark of engines counts as a cell, without training."""
+
+
+def test_a_comparison_of_engines_counts_kills_and_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from grid_engines.table import ENGINES, Site
+    from grid_engines.trial import Trial, run_with_kills
+
+    commands = {
+        name: [sys.executable, "-c", STAND_IN, "grid_engines.cell", "--run", str(tmp_path / name)]
+        for name in ("runs/a", "runs/b", "runs/c", "runs/d")
+    }
+    site = Site(Path(sys.executable), tmp_path, [], 1)
+    fields = {"folder": str(tmp_path), "workers": 1, "commands": commands}
+    site.spec.write_text(json.dumps(fields))
+    trial = Trial(ENGINES["pool"], site, {"PYTHONPATH": str(BENCHMARKS)})
+    run_with_kills(trial, [(1, "driver"), (2, "command")], 0, len(commands), 0)
+    assert trial.killed == ["driver", "command"]
+    assert len(trial.done) == 4
+    assert trial.starts >= 2
+    assert trial.needless >= 1  # a pool does not know what is done
+    assert trial.start_up_s and trial.seconds and trial.memory
