@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,8 +87,7 @@ def run_rounds(plan: Launch, rendezvous: Rendezvous) -> int:
         finally:
             plan.check()
             plan.report(log, offset, code)
-        if code in (FINISHED, INTERRUPTED, BAD_REQUEST):
-            rendezvous.leave(round, finished=code != INTERRUPTED)
+        rendezvous.leave(round, finished=code in (FINISHED, BAD_REQUEST))
         if code == FAILED and (steps := plan.progress()) > failed_at_step:
             failed_at_step = steps
         elif code != STEPPED_ASIDE:
@@ -142,29 +141,40 @@ def environment(
 
 def follow(plan: Launch, rendezvous: Rendezvous, round: Round, running: Processes) -> list[int]:
     """Wait for this node's ranks, or end them if the round has to end; returns their exit codes."""
+
+    def stay() -> None:
+        """Poll while ranks save: other nodes would take this one for lost, and end theirs."""
+        with suppress(StokerError):
+            rendezvous.changes(round)
+
     while all(rank.poll() in (None, FINISHED) for rank in running):
         if all(rank.poll() == FINISHED for rank in running):
             return [FINISHED] * len(running)
         if plan.stop():
-            return end(running, signal.SIGUSR1, SAVE_S)
+            return end(running, signal.SIGUSR1, SAVE_S, stay)
         changes = rendezvous.changes(round)
         if changes.lost:
             # The lost node may drop all packets: ranks would wait for it until gloo's timeout.
             return end(running, signal.SIGTERM, NOTICE_S)
-        if changes.waiting:
-            return end(running, signal.SIGTERM, SAVE_S)
+        if changes.waiting or changes.expelled:
+            return end(running, signal.SIGTERM, SAVE_S, stay)
         time.sleep(_POLL_S)
     stopped = any(rank.poll() in (INTERRUPTED, STEPPED_ASIDE) for rank in running)
-    wait(running, SAVE_S if stopped else NOTICE_S)
+    wait(running, SAVE_S if stopped else NOTICE_S, stay)
     return end(running, signal.SIGTERM, NOTICE_S)
 
 
-def end(running: Processes, number: signal.Signals, patience_s: float) -> list[int]:
+def end(
+    running: Processes,
+    number: signal.Signals,
+    patience_s: float,
+    keep_up: Callable[[], None] = lambda: None,
+) -> list[int]:
     """Signal the ranks, and kill those that do not end in time; returns their exit codes. A rank
     that died of these signals had not begun to train, or hung with a lost peer: STEPPED_ASIDE."""
     codes_before = [rank.poll() for rank in running]
     signal_all(running, number)
-    wait(running, patience_s)
+    wait(running, patience_s, keep_up)
     signal_all(running, signal.SIGKILL)
     codes = [rank.wait() for rank in running]
     sent = (-number, -signal.SIGKILL)
@@ -174,10 +184,11 @@ def end(running: Processes, number: signal.Signals, patience_s: float) -> list[i
     ]
 
 
-def wait(running: Processes, patience_s: float) -> None:
-    """Wait until all ranks have ended, at most so many seconds."""
+def wait(running: Processes, patience_s: float, keep_up: Callable[[], None] = lambda: None) -> None:
+    """Wait until all ranks have ended, at most so many seconds; `keep_up` is called often."""
     give_up = time.monotonic() + patience_s
     while any(rank.poll() is None for rank in running) and time.monotonic() < give_up:
+        keep_up()
         time.sleep(_POLL_S / 4)
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from stoker.errors import Interrupted, StokerError
 from stoker.fleet.addresses import Endpoint, Nodes, listening_socket
-from stoker.fleet.signed_store import RoundMessages, SignedStore
+from stoker.fleet.signed_store import NodeLeft, RoundMessages, SignedStore
 from stoker.host.limits import resident_memory
 
 JOIN_S = 120
@@ -40,6 +40,8 @@ PULSES_MISSED = 12
 """A node whose pulse has not changed in this many polls, a second apart, is treated as lost."""
 LEFT = 1 << 40
 """The pulse of a node that has left the round in order."""
+NEWEST = "newest round"
+"""The name under which the store has the round that began last."""
 CALL_THREADS = "stoker-rendezvous"
 RESTART = "start the same command on every node again"
 _POLL_S = 0.1
@@ -101,18 +103,20 @@ class Round:
             self.pulses[node] = (max(pulse, before), unchanged + 1 if same else 0)
         return sum(unchanged > PULSES_MISSED for _, unchanged in self.pulses.values())
 
+    def count_nodes_that_left(self) -> int:
+        """How many nodes have left in order, as of the last poll."""
+        return sum(pulse >= LEFT for pulse, _ in self.pulses.values())
+
 
 @dataclass(frozen=True)
 class NodeChanges:
     """What has changed among the nodes since a round began."""
 
     waiting: int = 0
-    """Nodes that want to join."""
+    """Nodes that want to join, and can."""
     lost: int = 0
-
-
-class NodeLeft(Exception):
-    """A node left the round before it published its part: another round may begin."""
+    expelled: bool = False
+    """Whether the others, which took this node for lost, have begun another round."""
 
 
 class ForeignContent(Interrupted):
@@ -137,7 +141,7 @@ class Rendezvous:
         # The store that torch would share between rounds listens on all addresses.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-        self.endpoint, self._stop, self._key = endpoint, stop, key
+        self.endpoint, self._stop, self._key, self._most = endpoint, stop, key, nodes.most
         self._resident = resident_memory()
         self._poll: Future[NodeChanges] | None = None
         self._polled_at = 0.0
@@ -178,6 +182,7 @@ class Rendezvous:
             wait_for_workers=False,
             timeout=timedelta(seconds=SILENCE_S / 2),
         )
+        self._rounds = RoundMessages(store, self._key, 0, 0)
         self._signed = SignedStore(c10d.C10dRendezvousBackend(store, "stoker"), self._key)
         return dynamic.DynamicRendezvousHandler.from_backend(
             "stoker",
@@ -216,7 +221,8 @@ class Rendezvous:
         listens_at = f"{self.local_address}:{listener.getsockname()[1]}" if listener else None
         messages = RoundMessages(info.store, self._key, info.rank, info.world_size)
         try:
-            rank_0 = Endpoint.parse(messages.agree(listens_at))
+            rank_0 = Endpoint.parse(messages.agree(listens_at, self._announce))
+            messages.wait_for_all()
         except BaseException:
             if listener:
                 listener.close()
@@ -227,9 +233,7 @@ class Rendezvous:
         """The changes of a poll that has finished since the last call. Starts a poll once a second,
         and never waits. Raises Interrupted if the store does not answer."""
         if self._poll is None and time.monotonic() - self._polled_at > 1.0:
-            self._poll = background_call(
-                lambda: NodeChanges(self._inner.num_nodes_waiting(), round.count_lost_nodes())
-            )
+            self._poll = background_call(lambda: self._changes(round))
             self._check_memory()
             self._polled_at = time.monotonic()
         poll = self._poll
@@ -238,6 +242,16 @@ class Rendezvous:
             return NodeChanges()
         self._poll = None
         return self._answer(poll)
+
+    def _changes(self, round: Round) -> NodeChanges:
+        waiting, lost = self._inner.num_nodes_waiting(), round.count_lost_nodes()
+        # A node may stay in the list of those that wait, beside a full round.
+        is_full = round.nodes - round.count_nodes_that_left() >= self._most
+        expelled = self._rounds.get(NEWEST) != round.messages.round
+        return NodeChanges(0 if is_full else waiting, lost, expelled)
+
+    def _announce(self, round: str) -> None:
+        self._rounds.put(NEWEST, round)
 
     def leave(self, round: Round, *, finished: bool, patience_s: float = 10.0) -> None:
         """Leave in order. The host of a finished run waits for the others, which need its store."""

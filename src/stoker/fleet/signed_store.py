@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from stoker.commit import UNABLE
 from stoker.errors import StokerError
 
 KEY_BYTES = 32
@@ -31,25 +32,51 @@ _POLL_S = 0.1
 Answer = TypeVar("Answer")
 
 
+class NodeLeft(Exception):
+    """A node left the round before it published its part: another round may begin."""
+
+
 def shared_key(path: Path, patience_s: float = 10.0) -> bytes:
     """The run's key, made by the first node that needs it. Raises StokerError if it is damaged."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(file, secrets.token_bytes(KEY_BYTES))
-            os.fsync(file)
-        finally:
-            os.close(file)
+    if not path.exists():
+        make_key(path)
     with suppress(OSError):  # a copy may be readable by others; some mounts have no modes
         path.chmod(0o600)
     give_up = time.monotonic() + patience_s
-    # Another node may have created the file and not written it yet.
+    # Another node may have created the file and not written it yet, on a mount without links.
     while len(key := path.read_bytes()) != KEY_BYTES:
         if time.monotonic() > give_up:
             raise StokerError(f"{path} is damaged: remove it and start on every node again")
         time.sleep(_POLL_S)
     return key
+
+
+def make_key(path: Path) -> None:
+    """Make a key under this name unless there is one. A node that is killed leaves no half of it,
+    on a mount with links."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        write_new(draft, secrets.token_bytes(KEY_BYTES))
+        with suppress(FileExistsError):
+            os.link(draft, path)
+    except OSError as error:
+        if error.errno not in UNABLE:
+            raise
+        with suppress(FileExistsError):
+            write_new(path, secrets.token_bytes(KEY_BYTES))
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that this user alone can read. Raises FileExistsError where the name exists."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(file, data)
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def refused(reason: str) -> Exception:
@@ -144,24 +171,36 @@ class RoundMessages:
 
     def __init__(self, store: Any, key: bytes, node: int, nodes: int) -> None:
         self._store, self._key, self._node, self._nodes = store, key, node, nodes
+        self.round = ""
 
     def key_for(self, purpose: str) -> bytes:
         """A key for one purpose, which the nodes of this round alone have once they agreed."""
         return hmac.digest(self._key, purpose.encode(), hashlib.sha256)
 
-    def agree(self, listens_at: str | None) -> str:
+    def agree(self, listens_at: str | None, announce: Callable[[str], None]) -> str:
         """The address of rank 0, which its node passes in. From here on, messages are signed with a
-        key that the nodes of this round alone have: a random number of each is part of it."""
+        key that the nodes of this round alone have: a random number of each is part of it. Rank 0's
+        is also the name of the round, and announced before any node can begin. Raises NodeLeft
+        where rank 0 counts other nodes: one was removed while they read who is there."""
         number = secrets.token_hex(16)
         self.put(f"number{self._node}", number)
         if listens_at is not None:
             numbers = [self.get(f"number{node}") for node in range(self._nodes)]
+            announce(number)
             self.put("door", json.dumps([listens_at, *numbers]))
         address, *numbers = json.loads(text := self.get("door"))
-        if numbers[self._node : self._node + 1] != [number]:
+        if len(numbers) != self._nodes or self._node >= self._nodes:
+            raise NodeLeft
+        if numbers[self._node] != number:
             raise refused("'door' of the rendezvous is that of another round")
-        self._key = self.key_for(text)
+        self._key, self.round = self.key_for(text), str(numbers[0])
         return str(address)
+
+    def wait_for_all(self) -> None:
+        """Return once every node has agreed: ranks that begin without the others wait for them."""
+        self.put(f"ready{self._node}", "")
+        for node in range(self._nodes):
+            self.get(f"ready{node}")
 
     def put(self, name: str, text: str) -> None:
         self._store.set(name, signed(self._key, name, text.encode()))

@@ -27,6 +27,7 @@ from typing import IO, Any, Protocol, cast
 
 from stoker.commit import UNABLE, open_at_end, write_bytes, write_json
 from stoker.errors import BadRequest, StokerError, is_readable
+from stoker.host.plain_file import open_plain
 from stoker.recipe.changes import Change, changes, require_consent
 from stoker.recipe.recipe import Recipe
 from stoker.run.evaluation import KeptEvaluation, read_evaluation
@@ -39,6 +40,10 @@ FORMAT = 1
 """Format number of a run directory. A run.json without one has format 1."""
 LARGEST_RECORD = 1 << 28
 """Bytes of a run.json; a larger one counts as damaged."""
+
+
+class RunInUse(BadRequest):
+    """Another process trains this run."""
 
 
 class DatasetIdentity(Protocol):
@@ -173,7 +178,7 @@ class Run:
         return (changed[-1]["position"], changed[-1]["step"]) if changed else (0, 0)
 
     def lock(self, patience_s: float = 10.0) -> None:
-        """Take the lock until this process ends. Raises BadRequest, which names another holder."""
+        """Take the lock until this process ends. Raises RunInUse, which names another holder."""
         path = self.path / "lock"
         if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
             kind = "link" if path.is_symlink() else "folder" if path.is_dir() else "special file"
@@ -192,7 +197,7 @@ class Run:
                 if time.monotonic() > deadline:
                     file.seek(0)
                     holder = shown(file.read().decode(errors="replace").strip())
-                    raise BadRequest(
+                    raise RunInUse(
                         f"{self.path} is being trained by {holder}: "
                         "stop that process first, or name another --run"
                     ) from error
@@ -214,9 +219,9 @@ class Run:
     def is_running(self) -> bool:
         """Whether a process on this machine holds the lock."""
         try:
-            with (self.path / "lock").open() as file:
+            with open_plain(self.path / "lock") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             return isinstance(error, BlockingIOError)
         return False
 

@@ -178,6 +178,31 @@ def test_one_node_makes_a_round_alone() -> None:
     alone.leave(round, finished=True)
 
 
+@pytest.mark.timeout(300)
+def test_a_node_that_the_others_took_for_lost_notices_their_new_round() -> None:
+    alone = Rendezvous(Endpoint("127.0.0.1", free_port()), Nodes(1, 2), KEY, lambda: False)
+    round = alone.next_round()
+    assert alone._changes(round) == NodeChanges()
+    alone._announce("another round")
+    assert alone._changes(round) == NodeChanges(expelled=True)
+    assert round.listener is not None
+    round.listener.close()
+    alone.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_node_that_waits_does_not_end_a_full_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Rendezvous(Endpoint("127.0.0.1", free_port()), Nodes(1, 1), KEY, lambda: False)
+    round = alone.next_round()
+    monkeypatch.setattr(alone._inner, "num_nodes_waiting", lambda: 1)
+    assert alone._changes(round).waiting == 0
+    round.set_pulse(LEFT)
+    assert alone._changes(round).waiting == 1
+    assert round.listener is not None
+    round.listener.close()
+    alone.close()
+
+
 def rounds_of(store: HashStore, nodes: int) -> list[Round]:
     messages = [RoundMessages(store, KEY, node, nodes) for node in range(nodes)]
     return [Round(node, nodes, messages[node], "127.0.0.1", 1, None) for node in range(nodes)]
@@ -267,6 +292,27 @@ def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_node_that_is_killed_while_it_makes_the_key_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rendezvous.key"
+    script = (
+        "import os, signal, sys; from pathlib import Path; from stoker.fleet import signed_store\n"
+        "os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "signed_store.shared_key(Path(sys.argv[1]))"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(path)]).returncode == -SIGKILL
+    assert len(shared_key(path, patience_s=1)) == 32
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "this mount has no links")
+
+    path.unlink()
+    monkeypatch.setattr("os.link", refuse)
+    assert len(shared_key(path)) == 32
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_a_damaged_key_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rendezvous.key"
     path.write_bytes(b"half")
@@ -312,6 +358,16 @@ def test_ranks_that_our_signals_kill_stepped_aside_and_others_keep_their_codes()
     assert end(running, SIGTERM, 0.5) == [1, 76, 76]
     assert running[2].returncode == -SIGKILL
     assert end([python("raise SystemExit(75)")], SIGUSR1, 5.0) in ([75], [76])
+
+
+def test_a_launcher_stays_in_its_round_while_ranks_save() -> None:
+    polls: list[int] = []
+    rank = python(
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); "
+        "time.sleep(2); raise SystemExit(76)"
+    )
+    assert end([rank], SIGTERM, 120.0, lambda: polls.append(0)) == [76]
+    assert polls
 
 
 def refusal(function: Any, *arguments: Any) -> str:

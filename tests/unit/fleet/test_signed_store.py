@@ -5,17 +5,21 @@ from __future__ import annotations
 
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import DistStoreError, HashStore
 from torch.distributed.elastic.rendezvous.api import RendezvousStateError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
-from stoker.fleet.signed_store import MOST_BYTES, RoundMessages, SignedStore, signed
+from stoker.fleet.signed_store import MOST_BYTES, NodeLeft, RoundMessages, SignedStore, signed
 
 pytestmark = [pytest.mark.exact, pytest.mark.timeout(300)]
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 STATE = "torch.rendezvous.stoker"
+
+
+def unheard(round: str) -> None: ...
 
 
 def agreed(store: HashStore) -> list[tuple[RoundMessages, str]]:
@@ -23,7 +27,7 @@ def agreed(store: HashStore) -> list[tuple[RoundMessages, str]]:
     messages = [RoundMessages(store, KEY, node, 2) for node in range(2)]
     with ThreadPoolExecutor(2) as pool:
         calls = [
-            pool.submit(node.agree, "10.0.0.1:7" if number == 0 else None)
+            pool.submit(node.agree, "10.0.0.1:7" if number == 0 else None, unheard)
             for number, node in enumerate(messages)
         ]
         return [(node, call.result()) for node, call in zip(messages, calls, strict=True)]
@@ -35,6 +39,40 @@ def test_nodes_agree_on_the_address_of_rank_0() -> None:
     assert at == also_at == "10.0.0.1:7"
     first.put("pulse0", "5")
     assert second.get("pulse0") == "5"
+
+
+def test_a_round_is_announced_before_a_node_can_begin_it() -> None:
+    store, announced = HashStore(), list[str]()
+
+    def announce(round: str) -> None:
+        assert not store.check(["door"])
+        announced.append(round)
+
+    alone = RoundMessages(store, KEY, 0, 1)
+    alone.agree("10.0.0.1:7", announce)
+    assert announced == [alone.round]
+
+
+def test_no_node_begins_before_all_have_agreed() -> None:
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=0.5))
+    (first, _), (second, _) = agreed(store)
+    with pytest.raises(DistStoreError):
+        first.wait_for_all()
+    second.wait_for_all()
+    first.wait_for_all()
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_node_that_counts_other_nodes_than_rank_0_leaves_the_round(nodes: int) -> None:
+    """Torch removes a node that it takes for lost, also while others read who is there."""
+    store = HashStore()
+    for node in range(nodes):
+        store.set(f"number{node}", signed(KEY, f"number{node}", b"0"))
+    RoundMessages(store, KEY, 0, nodes).agree("10.0.0.1:7", unheard)
+    for number, count in ((1, 2), (nodes, nodes)):
+        with pytest.raises(NodeLeft):
+            RoundMessages(store, KEY, number, count).agree(None, unheard)
 
 
 GARBAGE = {
@@ -73,13 +111,13 @@ def test_messages_of_another_round_are_refused() -> None:
     store = HashStore()
     store.set("door", earlier.get("door"))
     with pytest.raises(RendezvousStateError, match="another round"):
-        RoundMessages(store, KEY, 1, 2).agree(None)
+        RoundMessages(store, KEY, 1, 2).agree(None, unheard)
 
     store = HashStore()
     store.set("number1", earlier.get("number1"))
-    RoundMessages(store, KEY, 0, 2).agree("10.0.0.1:7")
+    RoundMessages(store, KEY, 0, 2).agree("10.0.0.1:7", unheard)
     with pytest.raises(RendezvousStateError, match="another round"):
-        RoundMessages(store, KEY, 1, 2).agree(None)
+        RoundMessages(store, KEY, 1, 2).agree(None, unheard)
 
 
 def test_an_older_state_and_a_removed_state_are_refused() -> None:

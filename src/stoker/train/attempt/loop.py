@@ -174,6 +174,8 @@ class Loop:
         self.records.log.flush()
         self.ranks.meet()
         self.save(wait=True)
+        with self.guards.watchdog.long_work():
+            self.ranks.meet()  # no rank ends with 0 before the run is finished
         return True
 
     @property

@@ -21,7 +21,7 @@ from stoker.fleet.launcher import ELASTIC, is_rank
 from stoker.recipe.changes import CONSENT, Change
 from stoker.recipe.resolve import Resolved, show_config
 from stoker.recipe.schedule import Timeline, cuts
-from stoker.run.directory import Run
+from stoker.run.directory import Run, RunInUse
 from stoker.run.events import Events, Listener
 from stoker.run.model_code import keep_code
 from stoker.survive.checkpoints import Checkpoints
@@ -99,7 +99,7 @@ def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]
     for a change that is not allowed or that leaves nothing to train."""
     run, ranks, prepared = inputs.run, inputs.ranks, inputs.prepared
     if ranks.first:
-        run.lock(ELASTIC_LOCK_WAIT_S if ELASTIC in os.environ else LOCK_WAIT_S)
+        lock(run)
         if not run.exists:
             keep_code(run, own_code_of(resolved.recipe))
         run.create(record_of(resolved, prepared), show_config(resolved))
@@ -114,6 +114,18 @@ def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]
         position, step = newest.facts["position"], newest.facts["step"]
         Timeline.of(resolved.recipe, len(prepared.split), position, step)
     return changes
+
+
+def lock(run: Run) -> None:
+    """Lock the run. Raises RunInUse; in an elastic run Interrupted, as a node that hangs or stands
+    still may have the lock, and the others have lost it."""
+    if ELASTIC not in os.environ:
+        run.lock(LOCK_WAIT_S)
+        return
+    try:
+        run.lock(ELASTIC_LOCK_WAIT_S)
+    except RunInUse as error:
+        raise Interrupted(f"{error}; the same command tries again") from error
 
 
 def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:

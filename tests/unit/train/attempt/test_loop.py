@@ -30,6 +30,7 @@ from stoker.train.attempt.loop import Loop, collecting_by_schedule
 from stoker.train.evaluate import Evaluator
 from stoker.train.loaders import Loaders, prepare
 from stoker.train.process_group import Ranks
+from stoker.train.records.saving import Saves
 from stoker.train.state import TrainState
 
 CPU = torch.device("cpu")
@@ -315,6 +316,24 @@ class TestEvaluation:
         monkeypatch.setattr(Evaluator, "run_with_answers", fail)
         with pytest.raises(StokerError, match="--eval-batch-size"):
             make_loop(TINY).run()
+
+
+class TestEnd:
+    def test_ranks_meet_once_more_when_the_last_save_is_done(
+        self, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A launcher on another node than rank 0's would end with 0 before the run is finished."""
+        order: list[str] = []
+        save = Saves.save
+
+        def follow(saves: Saves, **options: bool) -> None:
+            save(saves, **options)
+            order.append("saved")
+
+        monkeypatch.setattr(Saves, "save", follow)
+        monkeypatch.setattr(Ranks, "meet", lambda ranks: order.append("met"))
+        assert make_loop(TINY).run()
+        assert order[-2:] == ["saved", "met"]
 
 
 class TestPhases:

@@ -19,7 +19,8 @@ from samples import image_folder, picture
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
-from stoker.errors import BadRequest, StokerError
+from stoker.errors import BadRequest, Interrupted, StokerError
+from stoker.fleet.launcher import ELASTIC
 from stoker.measure.spans import PARTS
 from stoker.recipe.resolve import Resolved, resolve
 from stoker.run.directory import Run
@@ -27,6 +28,7 @@ from stoker.run.events import Event
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.stopping import StopRequest
 from stoker.train import process_group
+from stoker.train.attempt import session
 from stoker.train.attempt.end import FINISHED, INTERRUPTED
 from stoker.train.attempt.session import train
 from stoker.train.device import WORKSPACE
@@ -470,6 +472,23 @@ class TestStoredSizes:
         train(sets["usual"], recipe(image_size=12, epochs=1), tmp_path / "run")
         (attempt,) = events_of(tmp_path / "run", "attempt")
         assert any("image_size = 12 is above" in text for text in attempt["warnings"])
+
+
+def test_a_run_in_use_is_refused_and_tried_again_where_nodes_come_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder may be a rank on a node that hangs, and that the other nodes have lost."""
+    monkeypatch.setattr(session, "LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr(session, "ELASTIC_LOCK_WAIT_S", 0.0)
+    holder = Run(tmp_path / "run")
+    holder.lock()
+    for error, elastic in ((BadRequest, ""), (Interrupted, "1")):
+        if elastic:
+            monkeypatch.setenv(ELASTIC, elastic)
+        with pytest.raises(error, match="is being trained by process"):
+            session.lock(Run(holder.path))
+    holder.unlock()
+    session.lock(Run(holder.path))
 
 
 def test_cublas_is_told_before_cuda_starts(
