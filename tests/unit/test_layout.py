@@ -34,6 +34,7 @@ FLOORS = {
     "fleet": 2,
     "fleet.slurm": 2.1,
     "fleet.grid": 2.2,
+    "fleet.sky": 2.1,
     "run": 2,
     "data": 3,
     "data.images": 3.1,

@@ -9,7 +9,10 @@ from stoker.cli.flags import Parser
 from stoker.errors import BadRequest
 from stoker.recipe.resolve import nearest
 
-PLACES = {"slurm": "a job of SLURM, which is queued again until it is finished"}
+PLACES = {
+    "slurm": "a job of SLURM, which is queued again until it is finished",
+    "sky": "a rented machine, by SkyPilot, which ends with the job",
+}
 
 
 def parser() -> Parser:
@@ -18,7 +21,10 @@ def parser() -> Parser:
         usage="stoker launch WHERE [options] -- VERB ...",
         description="Run a command of Stoker somewhere else. 'stoker launch WHERE --help' shows "
         "the options of a place.",
-        examples=("stoker launch slurm --time 4:00:00 --gres gpu:1 -- train photos-packed",),
+        examples=(
+            "stoker launch slurm --time 4:00:00 --gres gpu:1 -- train photos-packed",
+            "stoker launch sky --gpus A10G:1 --bucket s3://mine/runs -- train photos-packed",
+        ),
     )
     places = "; ".join(f"{name}: {help}" for name, help in PLACES.items())
     launch.add_argument("place", metavar="WHERE", help=places)

@@ -144,7 +144,8 @@ def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture
         (
             "xyzzy",
             "the verbs are train, pack, verify, doctor, selftest, bench, evaluate, predict, "
-            "export, explain, sweep, tickets, work, launch, requeue, show-config, show-batch",
+            "export, explain, runs, sweep, tickets, work, launch, requeue, lease, show-config, "
+            "show-batch",
         ),
     ],
 )

@@ -15,7 +15,6 @@ import fcntl
 import json
 import math
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -32,6 +31,7 @@ from stoker.data.images.encode import Storage, encode, fit, look, pixel_hash, sh
 from stoker.data.packing.tar_writer import TarWriter
 from stoker.errors import StokerError
 from stoker.fleet.workers import map_tasks
+from stoker.host.plain_file import NotPlain, open_plain
 from stoker.text import shown
 
 ROW = pa.schema(
@@ -269,13 +269,10 @@ def one_at_a_time(lock: Path, needed: bool) -> Iterator[None]:
 def read_bounded(path: str) -> bytes:
     """A file's bytes. Raises Rejected where it cannot be used, StokerError if a retry may help."""
     try:
-        # O_NONBLOCK: opening a pipe that is named like an image must not wait for a writer.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise Rejected("not a regular file")
-            data = file.read(min(status.st_size, MAX_BYTES) + 1)
+        with open_plain(Path(path)) as file:
+            data = file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1)
+    except NotPlain:
+        raise Rejected("not a regular file") from None
     except (OSError, ValueError) as error:
         if getattr(error, "errno", None) in TRANSIENT:
             raise StokerError(

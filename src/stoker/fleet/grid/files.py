@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import stat
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from stoker.commit import UNABLE, sync
+from stoker.host.plain_file import NotPlain, open_plain
 
 
 class GridFiles(Protocol):
@@ -107,12 +107,11 @@ class DiskFiles:
         self._draft(path, data).replace(path)
 
     def read(self, name: str) -> bytes | None:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            # A pipe in the place of a file must not block.
-            handle = os.open(self.root / name, os.O_RDONLY | os.O_NONBLOCK)
-            with os.fdopen(handle, "rb") as file:
-                if stat.S_ISREG(os.fstat(handle).st_mode):
-                    return file.read()
+        with (
+            suppress(FileNotFoundError, NotADirectoryError, NotPlain),
+            open_plain(self.root / name) as file,
+        ):
+            return file.read()
         return None
 
     def names(self, folder: str) -> list[str]:

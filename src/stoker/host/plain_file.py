@@ -1,0 +1,50 @@
+"""Read files that anyone could have put there.
+
+Invariants: no read waits or is endless: pipes and devices are refused, and so many bytes are read
+at most.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+class NotPlain(ValueError):
+    """A folder, a pipe or a device stands where a plain file is expected."""
+
+
+@contextmanager
+def open_plain(path: Path) -> Iterator[IO[bytes]]:
+    """A plain file, to be read. Raises OSError where it cannot be opened, and NotPlain."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise NotPlain("it is not a plain file")
+        yield file
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """The bytes of a plain file. Raises OSError, and ValueError where it has more than `most`."""
+    with open_plain(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError("it is too large")
+    return data
+
+
+def head_and_tail(path: Path, most: int) -> tuple[list[bytes], list[bytes]]:
+    """The complete lines among the first and the last `most` bytes of a plain file; they may
+    overlap. Raises OSError and ValueError."""
+    with open_plain(path) as file:
+        head = file.read(most)
+        end = file.seek(0, os.SEEK_END)
+        start = max(end - most, 0)
+        file.seek(start)
+        tail = file.read(most)
+    lines = tail[: tail.rfind(b"\n") + 1].splitlines()
+    return head[: head.rfind(b"\n") + 1].splitlines(), lines[1:] if start else lines

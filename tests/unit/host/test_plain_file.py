@@ -1,0 +1,56 @@
+"""Files that anyone could have put there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stoker.host.plain_file import head_and_tail, open_plain, read_plain
+
+
+def test_a_small_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"12345")
+    assert read_plain(tmp_path / "x", 5) == b"12345"
+    with pytest.raises(ValueError, match="too large"):
+        read_plain(tmp_path / "x", 4)
+    with pytest.raises(FileNotFoundError):
+        read_plain(tmp_path / "y", 4)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder"])
+def test_what_would_wait_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path = Path("/dev/zero")
+    else:
+        import socket
+
+        socket.socket(socket.AF_UNIX).bind(str(path))
+    with pytest.raises((ValueError, OSError)), open_plain(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "head", "tail"),
+    [
+        ("a\nb\nc\n", 100, "abc", "abc"),
+        ("a\nb\nhalf", 100, "ab", "ab"),
+        ("aa\nbb\ncc\ndd\n", 6, ["aa", "bb"], ["dd"]),
+        ("", 100, "", ""),
+        ("half", 100, "", ""),
+        ("x" * 50, 10, "", ""),
+    ],
+)
+def test_the_ends_of_a_long_file_are_whole_lines(
+    tmp_path: Path, text: str, most: int, head: list[str] | str, tail: list[str] | str
+) -> None:
+    (tmp_path / "x").write_text(text)
+    first, last = head_and_tail(tmp_path / "x", most)
+    assert [line.decode() for line in first] == list(head)
+    assert [line.decode() for line in last] == list(tail)
