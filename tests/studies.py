@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from stoker.commit import json_bytes
 from stoker.data.dataset import Dataset
 from stoker.fleet.grid.cell import Cell
 from stoker.fleet.grid.directory import Grid
@@ -50,7 +51,7 @@ def run_cells_here(cells: Iterable[Cell], folder: Path, data: Path) -> Grid:
         (path / "cell.json").write_text(json.dumps(cell.as_json()))
         program = {"dense": dense_cell, "ticket": ticket_cell}[cell.meaning["do"]]
         result = program(path, cell.meaning, StopRequest())
-        grid.files.create(f"cells/{cell.id}/result.json", json.dumps(result).encode())
+        grid.files.create(f"cells/{cell.id}/result.json", json_bytes(result))
     return grid
 
 

@@ -20,7 +20,7 @@ from cluster.slurm import SlurmCluster, missing
 from samples import image_folder
 from stoker.faults import VARIABLE
 from stoker.run.directory import Run
-from waiting import until
+from waiting import Value, until
 
 IMAGES, BATCH = 400, 40
 MODEL = f"--model resnet9_w4 --image-size 24 --batch-size {BATCH}".split()
@@ -75,9 +75,10 @@ class Desk:
         file = self.folder / folder / f"ends-{job}.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
-    def wait(self, condition: Callable[[], object], within_s: float = ENDED_S) -> None:
+    def wait(self, condition: Callable[[], Value], within_s: float = ENDED_S) -> Value:
+        """The value of a condition as soon as it is true."""
         try:
-            until(condition, within_s, LOOK_S)
+            return until(condition, within_s, LOOK_S)
         except AssertionError as error:
             raise type(error)(f"{error}\n{self.everything()}") from error
 

@@ -1,4 +1,5 @@
-"""Every command of docs/clusters.md, in its order, on a real SLURM."""
+"""Every command of the SLURM section of docs/clusters.md, in its order, on a real SLURM. The other
+sections: tests/integration/test_clusters_page.py."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ from cluster.conftest import Desk
 
 pytestmark = pytest.mark.timeout(600)
 PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+SECTION = PAGE.partition("\n## Two machines by hand\n")[0]
 SITE = "[sbatch]\nexclude = 'n3'\n"
 
 
 def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{kind}\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 
 
 def test_every_command_of_the_page_is_taken(desk: Desk) -> None:

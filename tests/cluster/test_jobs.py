@@ -86,6 +86,7 @@ def train_words(epochs: int, *more: str) -> list[str]:
     return ["train", "packed", *SMALL, "--epochs", str(epochs), *more]
 
 
+@pytest.mark.rotates(2)
 def test_two_nodes_train_together_and_one_dies(desk: Desk) -> None:
     job = desk.train("pair", f"{HERE} --nodes 2", 6, "--yes")
     desk.wait(lambda: desk.steps("pair") >= 8)
@@ -98,6 +99,23 @@ def test_two_nodes_train_together_and_one_dies(desk: Desk) -> None:
     assert desk.wait_for_end(job) == "COMPLETED", desk.everything()
     desk.assert_whole("pair", 6)
     assert {start["world"] for start in desk.run("pair").starts()} == {2}
+
+
+@pytest.mark.rotates(3)
+def test_a_job_goes_on_elsewhere_when_its_node_dies(desk: Desk) -> None:
+    """SLURM queues it again by itself, before the node is back."""
+    job = desk.train("alone", HERE, 6)
+    desk.wait(lambda: desk.steps("alone") >= 8)
+    node = desk.cluster.field(job, "NodeList")
+    desk.cluster.kill_node(node)
+    try:
+        assert desk.wait_for_end(job) == "COMPLETED", desk.everything()
+    finally:
+        desk.cluster.start_node(node)
+    desk.assert_whole("alone", 6)
+    assert desk.cluster.field(job, "NodeList") != node
+    assert int(desk.cluster.field(job, "Restarts")) >= 1
+    assert [end["code"] for end in desk.ends("jobs/alone", job)] == [0]
 
 
 def test_a_limit_shorter_than_the_work_is_no_limit(limited: tuple[Desk, str]) -> None:

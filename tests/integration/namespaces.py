@@ -77,11 +77,7 @@ class Machine:
 
     def kill(self) -> None:
         """Everything on this machine dies at once."""
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for process in self.started:
-            process.wait()
+        kill_at_once(self)
 
     def rate(self, rate: str | None) -> None:
         """Let the card send no more than this: 100mbit, 1gbit; None: as much as it can."""
@@ -104,6 +100,15 @@ class Machine:
             text=True,
         ).stdout
         return [line.split()[3] for line in shown.splitlines()]
+
+
+def kill_at_once(*machines: Machine) -> None:
+    """Everything on these machines dies at the same moment."""
+    for pid in [pid for machine in machines for pid in machine.processes()]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for process in [process for machine in machines for process in machine.started]:
+        process.wait()
 
 
 class Cluster:

@@ -7,28 +7,15 @@ ranks, against the moment of the fault.
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from integration.namespaces import Cluster, Machine, missing
+from integration.namespaces import missing
+from integration.site import BATCH, IMAGES, LOST, Record, Site, site_of
 from measured import held, measured
-from samples import image_folder
-from stoker.data.images.encode import Storage
-from stoker.data.packing.pack import pack
-from stoker.run.directory import Run
-from stoker.run.events import Event
-
-IMAGES, BATCH, EPOCHS = 400, 40, 120
-TRAIN = (
-    f"train packed --run run --model resnet9_w4 --image-size 24 --batch-size {BATCH} "
-    f"--epochs {EPOCHS} --eval-every {EPOCHS} --checkpoint-interval 1 --nodes 1:2"
-).split()
-LOST = "no longer answers: start the same command on every node again"
 
 no_machines = missing()
 pytestmark = [
@@ -41,96 +28,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("disk")
-    folder = image_folder(root / "pictures", classes=4, images=IMAGES // 4, val=5, size=(28, 28))
-    return pack(folder, root / "packed", storage=Storage(codec="raw"), shard_images=64)
-
-
-@dataclass
-class Site:
-    """Two machines and the run they share. The first has rank 0, by the order of addresses."""
-
-    folder: Path
-    machines: list[Machine]
-    host: int = 0
-    """The machine that hosts the rendezvous."""
-
-    @property
-    def run(self) -> Run:
-        return Run(self.folder / "run")
-
-    def start(self, number: int, *more: str, yes: bool = True) -> subprocess.Popen[str]:
-        """Launch a node; on any link, steps as small as these would wait for the exchange."""
-        words = [*TRAIN, "--rendezvous", f"{self.machines[self.host].address}:29400", *more]
-        words += ["--yes"] if yes else []
-        machine = self.machines[number]
-        return machine.start(words, self.folder, self.folder / f"{machine.name}.out")
-
-    def printed(self, number: int) -> str:
-        return (self.folder / f"{self.machines[number].name}.out").read_text()
-
-    def first_step(self, world: int, after: float) -> Event | None:
-        """The first step of an attempt with so many ranks that began after a moment."""
-        for attempt in self.run.attempts():
-            start = self.run.start_of(attempt)
-            if start and start["world"] == world and start["time"] > after:
-                for event in self.run.attempt_events(attempt):
-                    if event["kind"] == "step":
-                        return event
-        return None
-
-    def trains(self, world: int, after: float) -> float:
-        """Seconds from a moment to the first step that so many ranks made together."""
-        self.wait(lambda: self.first_step(world, after) is not None)
-        step = self.first_step(world, after)
-        assert step is not None
-        return float(step["time"]) - after
-
-    def wait(self, happened: Callable[[], bool], timeout_s: float = 120.0) -> None:
-        give_up = time.monotonic() + timeout_s
-        while not happened():
-            held(time.monotonic() < give_up, self.everything())
-            time.sleep(0.1)
-
-    def left(self, launcher: subprocess.Popen[str], since: float) -> float:
-        """Seconds from a moment until a node had ended to be started again."""
-        assert launcher.wait(timeout=180) == 75, self.everything()
-        return time.time() - since
-
-    def everything(self) -> str:
-        logs = [*self.folder.glob("*.out"), *self.run.path.glob("*.log")]
-        return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in logs)
-
-    def finish(self, *launchers: subprocess.Popen[str], code: int = 0) -> None:
-        codes = [launcher.wait(timeout=300) for launcher in launchers]
-        # A node that a busy machine kept from every sign of life is lost to the others, rightly.
-        held(75 not in codes, codes, self.everything())
-        assert codes == [code] * len(codes), self.everything()
-
-    def assert_whole(self) -> None:
-        """Finished, and every sample was seen exactly once in every epoch."""
-        assert self.run.finished
-        position = 0
-        for number, step in enumerate(self.run.steps()):
-            assert (step["step"], step["position"]) == (number, position)
-            assert step["images"] == step["batch"]
-            position += step["batch"]
-        assert position == EPOCHS * IMAGES
-
-
 @pytest.fixture
 def site(disk: Path, tmp_path: Path) -> Iterator[Site]:
-    (tmp_path / "packed").symlink_to(disk)
-    cluster = Cluster(2)
-    try:
-        yield Site(tmp_path, cluster.machines)
-    finally:
-        cluster.remove()
-
-
-Record = Callable[[str, object], None]
+    with site_of(2, disk, tmp_path, epochs=120) as site:
+        yield site
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["rank 0", "rank 1"])
