@@ -22,10 +22,9 @@ def table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> Iterator[str
 
 
 def cost(row: Mapping[str, Any]) -> tuple[object, ...]:
-    install = (row["version"], row["packages"], f"{row['bytes'] / 1e6:.0f}")
     return (
         row["title"],
-        *(install if "packages" in row else ("-", 0, 0)),
+        *(row.get("version", "-"), row.get("packages", 0), f"{row.get('bytes', 0) / 1e6:.1f}"),
         f"{row['start_up_s']:.1f}" if row["start_up_s"] else "-",
         f"{row['memory'] / 1e6:.0f}",
         row.get("gave_up") or f"{row['seconds']:.0f}",

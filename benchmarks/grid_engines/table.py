@@ -52,20 +52,18 @@ def script(name: str, *words: str) -> Callable[[Site], Words]:
     ]
 
 
-def sweep(site: Site) -> Words:
-    workers = ["--workers", str(site.workers)]
-    return [sys.executable, "-P", "-m", "stoker", "sweep", *site.sweep, *workers]
+def sweep(*words: str) -> Callable[[Site], Words]:
+    def command(site: Site) -> Words:
+        workers = ["--workers", str(site.workers)]
+        return [sys.executable, "-P", "-m", "stoker", "sweep", *site.sweep, *workers, *words]
+
+    return command
 
 
 def work(site: Site) -> Words:
     grid = site.folder / "sweep"
     (plan,) = (file.stem for file in (grid / "plans").iterdir())
     return [sys.executable, "-P", "-m", "stoker", "work", str(grid), "--plan", plan]
-
-
-def sweep_on_slurm(site: Site) -> Words:
-    module = [sys.executable, "-P", "-m", "grid_engines.with_stoker_slurm"]
-    return [*module, str(site.folder), str(site.workers), *site.sweep]
 
 
 def snakemake(*words: str) -> Callable[[Site], Words]:
@@ -87,16 +85,18 @@ def snakemake(*words: str) -> Callable[[Site], Words]:
 def ray_node(site: Site) -> Words:
     address = (site.folder / "address").read_text("utf-8")
     ray = str(site.python.with_name("ray"))
-    return [ray, "start", f"--address={address}", "--num-cpus=1", "--block"]
+    # The driver's cluster asks for the token that it left in the home directory.
+    token = ["env", "RAY_AUTH_MODE=token"]
+    return [*token, ray, "start", f"--address={address}", "--num-cpus=1", "--block"]
 
 
 ENGINES = {
-    "stoker": Engine("Stoker", sweep, join=work),
+    "stoker": Engine("Stoker", sweep(), join=work),
     "pool": Engine("none: a pool of commands", script("with_pool")),
     "optuna": Engine("Optuna", script("with_optuna")),
     "ray": Engine("Ray Tune", script("with_ray"), join=ray_node),
     "snakemake": Engine("Snakemake", snakemake("--rerun-incomplete"), snakemake("--unlock")),
     "submitit": Engine("submitit, local", script("with_submitit")),
-    "stoker-slurm": Engine("Stoker on SLURM", sweep_on_slurm, join=work, slurm=True),
+    "stoker-slurm": Engine("Stoker on SLURM", sweep("--on", "slurm", "--wait"), slurm=True),
     "submitit-slurm": Engine("submitit on SLURM", script("with_submitit", "slurm"), slurm=True),
 }

@@ -13,7 +13,7 @@ import secrets
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,6 @@ class Trial:
 
     engine: Engine
     site: Site
-    variables: Mapping[str, str]
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     began: float = field(default_factory=time.monotonic)
     starts: int = 0
@@ -65,7 +64,7 @@ class Trial:
             return subprocess.Popen(
                 words,
                 cwd=self.site.folder,
-                env={**os.environ, **self.variables, MARK: self.mark, "SBATCH_JOB_NAME": self.mark},
+                env={**os.environ, MARK: self.mark, "SBATCH_JOB_NAME": self.mark},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -81,7 +80,7 @@ class Trial:
     def end(self) -> None:
         """Leave nothing behind."""
         if self.engine.slurm:
-            subprocess.run(["scancel", f"--name={self.mark}"], env={**os.environ, **self.variables})
+            subprocess.run(["scancel", f"--name={self.mark}"])
         end_all(self.mark)
 
     def look(self) -> list[Process]:
@@ -134,6 +133,20 @@ class Trial:
                 return False
         self.killed.append(what)
         return True
+
+
+def begin(trial: Trial) -> float:
+    """Run a grid until its first command; returns the seconds until then. Raises TimeoutError."""
+    trial.start()
+    try:
+        while trial.start_up_s is None:
+            if trial.is_over(1):
+                raise TimeoutError(f"no command in {trial.starts} starts")
+            trial.look()
+            time.sleep(FIRST_POLL_S)
+        return trial.start_up_s
+    finally:
+        trial.end()
 
 
 def run_with_kills(
@@ -189,10 +202,9 @@ def run_with_edit(trial: Trial, recipe: Path, edited: str, cells: int) -> Joined
                 recipe.write_text(edited, encoding="utf-8")
             time.sleep(POLL_S if trial.start_up_s else FIRST_POLL_S)
         trial.look()
+        return Joined(end_of(second) if second else None, helped)
     finally:
-        code = end_of(second) if second else None
         trial.end()
-    return Joined(code, helped)
 
 
 def end_of(process: subprocess.Popen[bytes]) -> int | None:

@@ -13,8 +13,12 @@ from grid_engines.spec import TRIES, call, report, spec_from_flags
 def main() -> None:
     spec = spec_from_flags()
     # Paths of sockets are limited to 107 bytes, so the folder of the session is named elsewhere.
+    # "local": a cluster that was killed leaves its address there, and Ray would connect to it.
     cluster = ray.init(
-        num_cpus=spec.workers, include_dashboard=False, _temp_dir=os.environ["RAY_TMPDIR"]
+        "local",
+        num_cpus=spec.workers,
+        include_dashboard=False,
+        _temp_dir=os.environ["RAY_TMPDIR"],
     )
     (spec.folder / "address").write_text(cluster.address_info["gcs_address"], encoding="utf-8")
     commands = spec.commands

@@ -191,7 +191,7 @@ def test_a_comparison_of_engines_counts_kills_and_starts(
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from grid_engines.table import ENGINES, Site
-    from grid_engines.trial import Trial, run_with_kills
+    from grid_engines.trial import Trial, begin, run_with_kills
 
     commands = {
         name: [sys.executable, "-c", STAND_IN, "grid_engines.cell", "--run", str(tmp_path / name)]
@@ -200,10 +200,12 @@ def test_a_comparison_of_engines_counts_kills_and_starts(
     site = Site(Path(sys.executable), tmp_path, [], 1)
     fields = {"folder": str(tmp_path), "workers": 1, "commands": commands}
     site.spec.write_text(json.dumps(fields))
-    trial = Trial(ENGINES["pool"], site, {"PYTHONPATH": str(BENCHMARKS)})
+    monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS))
+    trial = Trial(ENGINES["pool"], site)
     run_with_kills(trial, [(1, "driver"), (2, "command")], 0, len(commands), 0)
     assert trial.killed == ["driver", "command"]
     assert len(trial.done) == 4
     assert trial.starts >= 2
     assert trial.needless >= 1  # a pool does not know what is done
     assert trial.start_up_s and trial.seconds and trial.memory
+    assert begin(Trial(ENGINES["pool"], site)) > 0
