@@ -44,7 +44,8 @@ def unpack(archive: Path, folder: Path, most: int) -> tuple[Path, Path]:
     images, done = folder / "images", folder / "unpacked"
     if not done.exists():
         with tarfile.open(archive) as opened:
-            opened.extractall(images, filter="data")
+            opened.extraction_filter = getattr(tarfile, "data_filter", None)  # not in 3.11.2
+            opened.extractall(images)
         classes = sorted(path.name for path in (images / "train").iterdir() if path.is_dir())
         for number, name in enumerate(classes):
             part = "new" if number >= len(classes) - NEW_CLASSES else "body"

@@ -19,7 +19,7 @@ from stoker.host.limits import usable_cores
 
 CHUNK = 100
 MOST_SHOWN = 10
-HUNTED = 2_000
+HUNTED = 20_000
 
 
 def run_chunk(first: int) -> list[Failure]:
@@ -43,7 +43,7 @@ def run_all(count: int, processes: int) -> int:
 
 
 def hunt(bug: str) -> tuple[str, Failure | None]:
-    """The first schedule that finds a planted bug; None where none of 2,000 does."""
+    """The first schedule that finds a planted bug; None where none of 20,000 does."""
     area, planted = BUGS[bug]
     with planted():
         names = (name for name in numbered(0, HUNTED) if name.area == area)

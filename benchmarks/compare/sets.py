@@ -81,7 +81,8 @@ def photographs_in(images: Path, root: Path) -> list[Path]:
     """All photographs below a folder, or in a tar, which is extracted below `root`."""
     if images.is_file():
         with tarfile.open(images) as archive:
-            archive.extractall(root / "photographs", filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not in 3.11.2
+            archive.extractall(root / "photographs")
         images = root / "photographs"
     return sorted(path for path in images.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
 

@@ -19,7 +19,7 @@ KINDS = {
     "fail": 1,
     "hang": 1,
     "stop": 3,
-    "pause": 3,
+    "pause": 4,
     "freeze": 3,
     "cut": 3,
     "cut_in": 1,
@@ -89,10 +89,12 @@ class Faults:
         self.ranks.fails_at += [step] * rng.choice((1, 1, 2, 3))
 
     def hang(self, member: Member, seconds: float) -> None:
-        """A rank makes no step any more."""
+        """A rank makes no step any more; the launcher may get a stop signal then."""
         for rank in self._ranks_on(member)[:1]:
             self.world.note(rank, "hangs")
             rank.hangs = True
+            if self.world.rng.random() < 0.5:
+                self.world.after(self.world.rng.random() * 10, self.stop, member, 0.0)
 
     def stop(self, member: Member, seconds: float) -> None:
         """The launcher gets a stop signal."""

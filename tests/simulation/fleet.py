@@ -52,10 +52,8 @@ class FleetSchedule:
         self.training = TrainingRun(world, rng.randint(5, 25))
         self.local_ranks = rng.choice((1, 1, 2))
         least = rng.choice((1, 1, (count + 1) // 2, count))
-        self.nodes = Nodes(
-            least, count if least == count else rng.choice((count, count, count - 1))
-        )
-        self.poll_s = rng.choice((0.2, 0.5, 0.5, 1.0))
+        self.nodes = Nodes(least, count if least == count else rng.choice((count, count - 1)))
+        self.poll_s = rng.choice((0.5, 1.0, 1.0))
         self.ranks = Ranks(
             world,
             self.training,
@@ -65,6 +63,7 @@ class FleetSchedule:
         )
         self.faults = Faults(world, self.links, self.disk, self.ranks, self.members)
         self.kinds: list[str] = []
+        self.orderly = rng.random() < 0.15
         over_at = max([0.0, *(self._draw_fault() for _ in range(rng.choice((0, 1, 1, 2, 3))))])
         self.rounds: dict[tuple[Any, str], dict[int, int]] = {}
         slowest = min(member.node.rate for member in self.members)
@@ -88,7 +87,7 @@ class FleetSchedule:
         """Draw one fault; returns when it is over."""
         rng = self.world.rng
         begin, lasts = rng.random() * FAULTS_S, rng.uniform(*rng.choice(((1, 15), (15, 60))))
-        (kind,) = rng.choices(list(KINDS), list(KINDS.values()))
+        (kind,) = ["stop"] if self.orderly else rng.choices(list(KINDS), list(KINDS.values()))
         self.kinds.append(kind)
         self.world.at(begin, getattr(self.faults, kind), rng.choice(self.members), lasts)
         return begin + lasts
@@ -174,6 +173,7 @@ class FleetSchedule:
                 f"{process} is in {store.prefix} of {nodes} nodes, others of another size"
             )
         numbers[node] = nodes
+        self.ranks.numbers[process] = store.identity[0], int(store.prefix.rpartition(".")[2])
 
     def is_over(self) -> bool:
         return self.training.finished and all(

@@ -116,7 +116,7 @@ class GridSchedule:
         self.disk = Disk(world, rng.choice((0.0, 0.1, 0.5, 1.0)))
         self.disk.on_create, self.disk.on_remove = self._created, self._removed
         self.disk.loses_answers = lambda: world.now < self.over_at
-        self.poll_s, self.wait_s = rng.choice((0.3, 1.0, 2.5)), rng.choice((1.0, 5.0, 9.0))
+        self.poll_s, self.wait_s = rng.choice((0.5, 1.0, 2.5)), rng.choice((2.0, 5.0, 9.0))
         even = rng.random() < 0.5
         self.machines = [
             Machine(world, f"machine{n}", 1.0 if even else 2 ** rng.uniform(-1, 1))

@@ -18,6 +18,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from simulation import fleet
 from simulation.disk import DiskPath
 from simulation.standins import Chance
+from stoker.errors import STEPPED_ASIDE
 from stoker.fleet import elastic, launcher, signed_store
 from stoker.fleet.grid import lease, worker
 from stoker.fleet.grid.files import DiskFiles
@@ -129,9 +130,20 @@ def blindly(self: C10dRendezvousBackend, state: bytes, token: Any = None) -> Any
 
 
 def without_a_kill(running: Any, number: signal.Signals) -> None:
-    """Ranks that do not end in time are left."""
     if number != signal.SIGKILL:
         launcher.signal_all(running, number)
+
+
+def without_patience(
+    running: Any, number: signal.Signals, patience_s: float, keep_up: Any = None
+) -> list[int]:
+    """Ranks that have not ended are left."""
+    without_a_kill(running, number)
+    return [STEPPED_ASIDE if (code := rank.poll()) is None else code for rank in running]
+
+
+def ranks_are_left() -> AbstractContextManager[Any]:
+    return mock.patch.multiple(elastic, end=without_patience, signal_all=without_a_kill)
 
 
 def half_a_key(path: DiskPath) -> None:
@@ -169,7 +181,7 @@ FLEET: dict[str, Bug] = {
     "a round of two sizes": replaced(RoundMessages, "agree", any_size),
     "a state that is written blindly": replaced(C10dRendezvousBackend, "set_state", blindly),
     "a silence that is not noticed": replaced(Rendezvous, "_check_silence", for_ever),
-    "ranks that are left behind": replaced(elastic, "signal_all", without_a_kill),
+    "ranks that are left behind": ranks_are_left,
     "a key that is written in two steps": replaced(signed_store, "make_key", half_a_key),
     "a node that does not leave": replaced(fleet, "Launch", DeafLaunch),
 }

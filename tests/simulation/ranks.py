@@ -15,6 +15,7 @@ import signal
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from simulation.links import Node, reaches_both_ways
 from simulation.world import Process, Waiters, World, current
@@ -368,8 +369,12 @@ class Ranks:
     """Steps at which a rank fails, once each."""
     groups: dict[tuple[str, str], Group] = field(default_factory=dict)
     rounds: dict[str, dict[int, RankProcess]] = field(default_factory=dict)
+    numbers: dict[Process, tuple[Any, int]] = field(default_factory=dict)
+    """The store and the number of the round that each launcher was last part of."""
+    highest: dict[Any, int] = field(default_factory=dict)
+    """The number of the last round of each store whose ranks were started."""
     newest: str = ""
-    """The key of the round that began last."""
+    """The key of the newest round: not of one that a node which slept begins too late."""
     newest_at: float = 0.0
     alive: list[RankProcess] = field(default_factory=list)
     impatient: bool = True
@@ -391,7 +396,9 @@ class Ranks:
             variables[ROUND_KEY],
             (variables["MASTER_ADDR"], variables["MASTER_PORT"]),
         )
-        if rank.round_key not in self.rounds:
+        store, number = self.numbers[process]
+        if number > self.highest.get(store, -1):
+            self.highest[store] = number
             self.newest, self.newest_at = rank.round_key, self.world.now
         others = self.rounds.setdefault(rank.round_key, {})
         if rank.rank in others:
