@@ -33,6 +33,9 @@ COMMON = (
 )
 """Keys whose flags `stoker train --help` shows; `--help-all` shows the rest."""
 
+LARGEST_PRICE = 1e6
+"""Dollars an hour of a machine."""
+
 METAVARS = {"weights": "PATH", "freeze": "body|N|GLOB"}
 """What stands for the value of a flag, where its type does not say it."""
 _WRONG_NUMBER = re.compile(r"argument (--\S+): invalid (int|float) value: (.*)", re.DOTALL)
@@ -188,6 +191,22 @@ def format_default(value: Any) -> str:
     if value in ((), ""):
         return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def add_price_flag(group: argparse._ActionsContainer) -> None:
+    """Add --price-per-hour; `check_price` checks its value."""
+    group.add_argument(
+        "--price-per-hour",
+        type=float,
+        metavar="X",
+        help="dollars for an hour of each machine [the price of a machine that is recognised]",
+    )
+
+
+def check_price(dollars: float | None) -> None:
+    """Raise BadRequest for a price that is none."""
+    if dollars is not None and not 0 <= dollars < LARGEST_PRICE:
+        raise BadRequest(f"--price-per-hour must be from 0 to {LARGEST_PRICE:g}, not {dollars:g}")
 
 
 def add_trust_flag(parser: Parser) -> argparse.Action:

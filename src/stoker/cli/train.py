@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -10,8 +11,10 @@ from pathlib import Path
 
 from stoker.cli.flags import (
     Parser,
+    add_price_flag,
     add_recipe_flags,
     add_trust_flag,
+    check_price,
     flag_values,
     with_own_code,
 )
@@ -21,6 +24,8 @@ from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import CALL_THREADS
 from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
+from stoker.price.budget import Limits, check_budget, raise_budget_stop
+from stoker.price.machine_here import price_here
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, resolutions
@@ -65,9 +70,28 @@ def parser() -> Parser:
         metavar="FIRST..LAST",
         help="write a Chrome trace of these steps, counted from 0, into the run directory",
     )
+    add_money_flags(train)
     add_recipe_flags(train)
     train.hide([changes, profile, add_trust_flag(train), *add_node_flags(train)])
     return train
+
+
+def add_money_flags(parser: Parser) -> None:
+    """The flags of what a run costs."""
+    group = parser.add_argument_group("what it may cost (the result stays the same)")
+    add_price_flag(group)
+    group.add_argument(
+        "--max-dollars",
+        type=float,
+        metavar="X",
+        help="stop with a checkpoint before the run, in all attempts, has cost so much [no limit]",
+    )
+    group.add_argument(
+        "--max-hours",
+        type=float,
+        metavar="X",
+        help="stop with a checkpoint before the attempts of the run take so long [no limit]",
+    )
 
 
 def add_node_flags(parser: Parser) -> list[argparse.Action]:
@@ -105,7 +129,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     recipe = candidates[0].recipe
     meeting = meeting_point(parsed.nodes, parsed.rendezvous)
-    profile = profile_steps(parsed.profile)
+    profile_steps(parsed.profile)
     check(parsed, recipe)
     from stoker.data.dataset import Dataset
 
@@ -120,6 +144,7 @@ def run(arguments: Sequence[str]) -> int:
     if run.exists and is_finished(run, resolved.recipe, dataset, allowed):
         return FINISHED
     if not is_rank():
+        check_money(parsed, run, recipe)
         require_storage(path)
     if (meeting or parsed.ranks > 1) and not is_rank():
         if stop:
@@ -133,7 +158,7 @@ def run(arguments: Sequence[str]) -> int:
     from stoker.data.loading.loader import DECODERS
 
     code = exit_past_hanging_threads(
-        lambda: train_here(data, resolved, path, stop, allowed, parsed.yes, profile), DECODERS
+        lambda: train_here(data, resolved, path, stop, allowed, parsed), DECODERS
     )
     if code == FINISHED and speaks() and (advice := launch.next_step(run, parsed.data)):
         say(advice)
@@ -174,6 +199,21 @@ def profile_steps(text: str | None) -> range | None:
     return range(first, last + 1)
 
 
+def limits_of(parsed: argparse.Namespace) -> Limits:
+    """The budget. Raises BadRequest where a limit is not a number above 0."""
+    for flag, value in (("--max-dollars", parsed.max_dollars), ("--max-hours", parsed.max_hours)):
+        if value is not None and not 0 < value < math.inf:
+            raise BadRequest(f"{flag} must be above 0, not {value:g}")
+    return Limits(parsed.max_dollars, parsed.max_hours)
+
+
+def check_money(parsed: argparse.Namespace, run: Run, recipe: Recipe) -> None:
+    """Raise BadRequest where a budget has no price, or is spent."""
+    if limits := limits_of(parsed):
+        price = price_here(parsed.price_per_hour, recipe.spot_notice)
+        check_budget(limits, run, price)
+
+
 def speaks() -> bool:
     """Whether this process writes to the console: rank 0 does."""
     return os.environ.get("RANK", "0") == "0"
@@ -181,6 +221,8 @@ def speaks() -> bool:
 
 def check(parsed: argparse.Namespace, recipe: Recipe) -> None:
     """Raise BadRequest for what needs neither the images nor torch to be known as a mistake."""
+    check_price(parsed.price_per_hour)
+    limits_of(parsed)
     check_ranks(parsed.ranks)
     check_batch(recipe, parsed.ranks)
     check_model(recipe)
@@ -217,10 +259,9 @@ def train_here(
     path: Path,
     stop: StopRequest,
     allowed: Sequence[str],
-    accept_slow_link: bool,
-    profile: range | None,
+    parsed: argparse.Namespace,
 ) -> int:
-    """Train in this process; the exit code."""
+    """Train in this process; the exit code. Raises BudgetSpent where a budget ended it."""
     # Before the imports: its own take as long, and a core may be free.
     reader = early_reader(path, resolved.recipe.rehearse)
     if speaks():
@@ -237,6 +278,13 @@ def train_here(
         if world > 1 and not is_rank():
             say(f"waiting for {world} ranks, as WORLD_SIZE says; unset it to train alone")
     listeners = (console_for(str(path), resolved.recipe.log_interval),) if speaks() else ()
-    options = AttemptOptions(accept_slow_link, profile)
+    options = AttemptOptions(
+        accept_slow_link=parsed.yes,
+        profile=profile_steps(parsed.profile),
+        price_per_hour=parsed.price_per_hour,
+        limits=limits_of(parsed),
+    )
     outcome = train(data, resolved, path, listeners, stop, allowed, options, reader)
+    if not is_rank() and outcome != "finished":
+        raise_budget_stop(stop.reason)
     return exit_code(outcome, steps_aside=stop.steps_aside)

@@ -39,6 +39,8 @@ ROUND_KEY = "STOKER_ROUND_KEY"
 """The key of a round, in hexadecimal: ranks on nodes sign their addresses with it."""
 START_TIME = "STOKER_BEGAN"
 """When the launcher's command began, in seconds since 1970."""
+COMMAND_START = "STOKER_COMMAND_START"
+"""The same, by the machine's monotonic clock."""
 GRACE_S = 20.0
 """How long other ranks may take to notice that one has failed, before SIGTERM, then SIGKILL."""
 STRAGGLER_S = 5.0

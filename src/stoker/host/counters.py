@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -235,3 +236,20 @@ def seconds_since_start() -> float:
     if start is None or uptime_s is None:
         return time.process_time()
     return uptime_s - start / os.sysconf("SC_CLK_TCK")
+
+
+def process_start_s() -> float:
+    """When this process started, by the machine's monotonic clock, which all processes share; the
+    same number at each call."""
+    return _start_s(os.getpid())
+
+
+@cache
+def _start_s(process: int) -> float:
+    """A forked process has a start of its own, and the memory of its parent."""
+    return time.monotonic() - seconds_since_start()
+
+
+def boot_id() -> str:
+    """A name of the machine's current boot, which no other boot has; empty where unknown."""
+    return kernel_text("/proc/sys/kernel/random/boot_id").strip()[:64]

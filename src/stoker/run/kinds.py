@@ -105,6 +105,23 @@ THREAD: Table = {
     "python": Field(is_flag, Required),
     "cores": Field(is_number, Required),
 }
+MACHINE: Table = {
+    "boot": Field(is_text, ""),
+    "command_s": Field(is_number, Required),
+    "began_s": Field(is_number, Required),
+}
+"""By the machine's own monotonic clock: when the command and this attempt's part of it began. Only
+between two such stamps with the same `boot` is a difference a time."""
+PRICE: Table = {
+    "dollars": Field(lambda value: is_number(value) and value >= 0, Required),
+    "kind": Field(is_text, Required),
+    "source": Field(is_text, Required),
+    "date": Field(is_text, Required),
+    "provider": Field(is_text, ""),
+    "machine": Field(is_text, ""),
+    "zone": Field(is_text, ""),
+}
+"""What an hour of a machine costs, in US dollars."""
 MASKS: Table = {
     "kept": Field(is_whole, Required),
     "total": Field(is_count, Required),
@@ -138,7 +155,13 @@ KINDS: Mapping[str, Table] = {
         "warnings": Field(_texts, []),
         "startup_s": Field(is_number, 0.0),
         "environment": Field(fits(ENVIRONMENT), {}),
+        "local_rank": Field(is_whole),
+        "machine": Field(fits(MACHINE)),
+        "price": Field(fits(PRICE)),
+        "spent": Field(is_number),
+        "per_hour": Field(is_number),
     },
+    "price": {"price": Field(fits(PRICE), Required)},
     "step": _NEEDED
     | _PARTS
     | {
@@ -183,6 +206,7 @@ KINDS: Mapping[str, Table] = {
         "best": Field(is_number),
         "stale": Field(is_whole),
         "saved": Field(is_flag),
+        "clock_s": Field(is_number),
     },
     "stall": _WORDS,
     "note": _WORDS,

@@ -86,6 +86,8 @@ def announce(
         startup_s=round(seconds_since_start() - inputs.began_s, 3),
         **({"weights": start.line} if start else {}),
         **({"masks": state.masking.facts()} if state.masking else {}),
+        local_rank=ranks.local_rank,
+        **inputs.money.facts(inputs.began_s),
         **place,
     )
     if words := faults.note():

@@ -67,6 +67,7 @@ def assemble(inputs: AttemptInputs) -> Loop:
     announce(loop, inputs, rehearsal, link)
     if rehearsal:
         loop.records.saves.set_interval(rehearsal.busy_s)
+        inputs.money.times.saved(rehearsal.seconds)
     loop.begin()
     return loop
 
@@ -158,7 +159,8 @@ def build_guards(inputs: AttemptInputs, step: Step) -> Guards:
     after_warm_up = step.timeline.stretches[0].first_step + warmup_steps(recipe, step.timeline)
     chance = math.inf if recipe.on_divergence == "off" else math.log(max(len(classes), 2))
     watchdog = build_watchdog(step, inputs.events, inputs.run.attempt_path(inputs.attempt))
-    return Guards(LossWatch(chance, after_warm_up), watchdog, inputs.stop, inputs.run)
+    losses = LossWatch(chance, after_warm_up)
+    return Guards(losses, watchdog, inputs.stop, inputs.run, inputs.money)
 
 
 def build_shape_trial(inputs: AttemptInputs, step: Step) -> ShapeTrial:
@@ -166,7 +168,7 @@ def build_shape_trial(inputs: AttemptInputs, step: Step) -> ShapeTrial:
 
     def leave() -> None:
         write_end(inputs.events, INTERRUPTED, stop.reason, step.state, saved=True)
-        exit_interrupted(steps_aside=stop.steps_aside)
+        exit_interrupted(steps_aside=stop.steps_aside, reason=stop.reason)
 
     return ShapeTrial(step, stop, leave)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from stoker.errors import exit_code
+from stoker.fleet.launcher import is_rank
+from stoker.price.budget import BudgetSpent, is_budget_stop
 from stoker.run.events import Events
 from stoker.train.state import TrainState
 
@@ -28,10 +31,13 @@ def write_end(
         progress = {"position": state.position, "step": state.step, "best": state.best}
     if state is not None and outcome == FINISHED and reason:
         progress["stale"] = state.stale  # with `best`, what an early end was decided by
-    events.write("end", outcome=outcome, reason=reason, parts=parts or {}, saved=saved, **progress)
+    times = {"parts": parts or {}, "clock_s": round(time.monotonic(), 3)}
+    events.write("end", outcome=outcome, reason=reason, saved=saved, **times, **progress)
     events.flush()
 
 
-def exit_interrupted(*, steps_aside: bool) -> None:
-    """End this process at once, without its usual clean-up."""
-    os._exit(exit_code(INTERRUPTED, steps_aside=steps_aside))
+def exit_interrupted(*, steps_aside: bool, reason: str | None = None) -> None:
+    """End this process at once, without its usual clean-up. A budget ends what would start it
+    again; a rank leaves that to its launcher."""
+    is_spent = is_budget_stop(reason) and not is_rank()
+    os._exit(BudgetSpent.exit_code if is_spent else exit_code(INTERRUPTED, steps_aside=steps_aside))

@@ -9,6 +9,7 @@ import torch
 
 from stoker.errors import BadRequest
 from stoker.host.counters import seconds_since_start
+from stoker.price.budget import NO_LIMITS, Limits
 from stoker.recipe.changes import Change
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
@@ -16,6 +17,7 @@ from stoker.survive.reader import Reader
 from stoker.survive.stopping import StopRequest
 from stoker.text import shown
 from stoker.train.attempt.fit import checkpoints_of
+from stoker.train.attempt.money import NO_MONEY, Money
 from stoker.train.loaders import Prepared, prepare, with_start
 from stoker.train.model.weight_places import InputFacts
 from stoker.train.process_group import Ranks
@@ -32,6 +34,10 @@ class AttemptOptions:
     compute_threads: int = 0
     """Threads of a forward and backward pass on a CPU; 0: as many as this process has cores. The
     bits of a result depend on it."""
+    price_per_hour: float | None = None
+    """Dollars that the user states for an hour of this machine."""
+    limits: Limits = NO_LIMITS
+    """What the run may cost, over all of its attempts."""
     until: float | None = None
     """The epoch after which to end, with a checkpoint from which the run can go on."""
 
@@ -49,6 +55,7 @@ class AttemptInputs:
     """The process that reads the first checkpoint back; None if that is not needed."""
     changes: list[Change] = field(default_factory=list)
     """Recipe keys that differ from those of the run."""
+    money: Money = NO_MONEY
     began_s: float = 0.0
     """Seconds after the start of this process at which the attempt began."""
 
@@ -58,7 +65,7 @@ class AttemptInputs:
         self.run.require_place()
         self.attempt = self.ranks.from_first(self.run.new_attempt() if first else 0)
         path = self.run.events_path(self.attempt, self.ranks.rank)
-        self.events = Events(path, listeners if first else ())
+        self.events = Events(path, (*listeners, *self.money.listeners) if first else ())
         self.checkpoints = checkpoints_of(self.run, self.prepared)
         if first:
             self.newest, self.torn = self.checkpoints.recover()

@@ -24,9 +24,10 @@ from stoker.errors import BadRequest, Interrupted, StokerError
 from stoker.fleet.addresses import Endpoint, Nodes
 from stoker.fleet.elastic import Launch
 from stoker.fleet.elastic import launch as take_part
-from stoker.fleet.launcher import START_TIME, is_rank, log_lines_since
+from stoker.fleet.launcher import COMMAND_START, START_TIME, is_rank, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
-from stoker.host.counters import seconds_since_start
+from stoker.host.counters import process_start_s, seconds_since_start
+from stoker.price.budget import raise_budget_stop
 from stoker.recipe.changes import changes
 from stoker.recipe.early_end import early_end
 from stoker.recipe.model_file import label_of
@@ -182,7 +183,12 @@ def plan_launch(
         ranks=ranks,
         arguments=["train", *arguments, "--run", str(run.path)],
         run_path=run.path,
-        extra={PACKED: str(data), START_TIME: str(time.time()), MODEL_CODE: code},
+        extra={
+            PACKED: str(data),
+            START_TIME: str(time.time()),
+            COMMAND_START: str(process_start_s()),
+            MODEL_CODE: code,
+        },
         stop=lambda: bool(stop),
         progress=lambda: steps_of(run),
         report=show_log,
@@ -206,7 +212,8 @@ def show_log(log: Path, offset: int, code: int) -> None:
 
 
 def launch(plan: Launch, run: Run) -> int:
-    """Run the ranks, again after a kill; the exit code. Raises BadRequest or StokerError."""
+    """Run the ranks, again after a kill; the exit code. Raises BadRequest or StokerError, and
+    BudgetSpent where a budget ended them."""
     missing = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
     run.path.mkdir(parents=True, exist_ok=True)
     run.hold()
@@ -225,6 +232,8 @@ def launch(plan: Launch, run: Run) -> int:
             break
         ended = start()
     if set(ended.codes) <= {errors.FINISHED, errors.INTERRUPTED}:
+        if errors.INTERRUPTED in ended.codes:
+            raise_budget_stop((run.end() or {}).get("reason"))
         return max(ended.codes)
     if errors.STEPPED_ASIDE in ended.codes:  # and a stop was requested
         return errors.INTERRUPTED
@@ -264,5 +273,6 @@ def launch_elastic(plan: Launch, run: Run, endpoint: Endpoint, nodes: Nodes) -> 
             f"in {run.path / 'launcher-*.log'}"
         )
     if code == errors.INTERRUPTED:
+        raise_budget_stop((run.end() or {}).get("reason"))
         say("this node has left the run: the same command joins it again")
     return code

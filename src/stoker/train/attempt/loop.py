@@ -14,7 +14,6 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from stoker.data.loading.loader import Loaded
 from stoker.errors import StokerError
 from stoker.host.out_of_memory import is_out_of_memory
 from stoker.measure.spans import shares_of
+from stoker.price.budget import ELSEWHERE, is_budget_stop
 from stoker.recipe.early_end import early_end
 from stoker.recipe.schedule import Batch
 from stoker.run.directory import Run
@@ -31,6 +31,8 @@ from stoker.survive.remedies import EXPLODING, Trouble
 from stoker.survive.stopping import StopNow, StopRequest
 from stoker.survive.watchdog import Watchdog
 from stoker.text import plural
+from stoker.train.attempt.garbage import collecting_by_schedule
+from stoker.train.attempt.money import NO_MONEY, Money
 from stoker.train.loaders import Loaders
 from stoker.train.process_group import Agreement
 from stoker.train.records.kept_evaluation import EvaluationKeeper
@@ -40,34 +42,12 @@ from stoker.train.records.verdicts import VerdictWatch
 from stoker.train.shape_trial import ShapeTrial
 from stoker.train.step import Step
 
-GO_ON, STOP, DIVERGED, RUN_LOST = range(4)
+GO_ON, STOP, SPENT, DIVERGED, RUN_LOST = range(5)
 """The votes of a rank between two steps, the most urgent last."""
 SECONDS_BETWEEN_LOOKS = 1.0
 """Between two checks that the run directory is still there."""
-STEPS_BETWEEN_COLLECTIONS = 50
-"""Steps between two collections of Python's young garbage; each hundredth is complete."""
 WAIT_SHARE = 0.25
 """The share of the grace period for which a rank that should stop waits for a late batch."""
-
-
-@contextmanager
-def collecting_by_schedule() -> Iterator[Callable[[int], None]]:
-    """Yields a function that collects garbage after some steps, in place of Python's own schedule:
-    that one pauses a rank in mid-step, at another time than the others, and all wait for it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    gc.freeze()  # modules and models: a complete collection would walk through them for 0.2 s
-
-    def collect(step: int) -> None:
-        if step % STEPS_BETWEEN_COLLECTIONS == 0:
-            gc.collect(1 if step % (100 * STEPS_BETWEEN_COLLECTIONS) else 2)
-
-    try:
-        yield collect
-    finally:
-        gc.unfreeze()
-        if was_enabled:
-            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -79,6 +59,8 @@ class Guards:
     stop: StopRequest
     run: Run
     """Its directory may be moved or removed."""
+    money: Money = NO_MONEY
+    """Its budget may be spent."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +99,7 @@ class Loop:
         self.ranks, self.state = self.step.ranks, self.step.state
         self.timeline, self.spans = self.step.timeline, self.step.spans
         self.agreement = Agreement(self.ranks, self.records.log.flush_finished)
-        self._look_at = 0.0
+        self._look_at, self._is_spent = 0.0, False
         self.end = self.timeline.end
         if self.until is not None:
             self.end = self.timeline.batch_start_from(self.until)
@@ -157,7 +139,8 @@ class Loop:
                 if self.early_end:
                     break
                 self.thaw_before(batch := timeline.batch_at(state.position))
-                self.try_shape(batch)
+                if self.try_shape(batch):
+                    return False
                 with self.spans("data"):
                     loaded = next(batches)
                 self.train_on(loaded)
@@ -202,18 +185,23 @@ class Loop:
         words = "all weights are trained from here on"
         self.records.events.write("note", words=f"epoch {self.step.freeze.epochs:g}: {words}")
 
-    def try_shape(self, batch: Batch) -> None:
+    def try_shape(self, batch: Batch) -> bool:
         """Try a new batch shape, and compile for it: after a save, as a stop request ends the
-        process there. Raises Trouble that all ranks agree on if memory does not suffice."""
+        process there. True where the budget does not suffice for that. Raises Trouble that all
+        ranks agree on if memory does not suffice."""
         if not self.shape_trial.is_needed(batch):
-            return
+            return False
         if self.shape_trial.compiles:
             self.records.log.flush()
             self.ranks.meet()
             self.save(wait=True)
             self.ranks.meet()
+            money = self.guards.money
+            if self.needs_money(money.times.compiling_s) and self.votes_to_stop():
+                return True
         with self.guards.watchdog.long_work():
             self.shape_trial(batch)
+        return False
 
     def train_on(self, loaded: Loaded) -> None:
         """Make one step and log it; a batch that a remedy skips is only recorded."""
@@ -247,8 +235,11 @@ class Loop:
 
     def between_steps(self) -> bool:
         """Stop, evaluate or save if that is due; True if the run stops here."""
+        if self.evaluation_is_due():
+            self.needs_money(self.guards.money.times.evaluating_s)
         if self.votes_to_stop():
             self.save(wait=True)
+            self.leave_together()
             return True
         best: bool | None = False
         if self.evaluation_is_due():
@@ -256,6 +247,7 @@ class Loop:
                 best = self.evaluate()
             if best is None:
                 self.save(wait=True)
+                self.leave_together()
                 return True
         if best or self.agreement.due:
             self.save(best=bool(best))
@@ -274,7 +266,7 @@ class Loop:
         elif losses.exploding:
             vote = DIVERGED
         else:
-            vote = STOP if self.guards.stop else GO_ON
+            vote = self.stop_vote()
         # While the loss is far too high, a save could replace a good checkpoint.
         agreed = self.agreement.poll(vote, saves.due and not losses.high)
         if agreed == RUN_LOST:
@@ -282,7 +274,29 @@ class Loop:
             raise StokerError(f"another rank no longer has {self.guards.run.path}")
         if agreed == DIVERGED:
             raise self.explosion()
-        return agreed == STOP
+        self._is_spent = agreed == SPENT
+        if self._is_spent:
+            self.guards.stop.request(ELSEWHERE)
+        return agreed in (STOP, SPENT)
+
+    def stop_vote(self) -> int:
+        if not self.guards.stop:
+            return GO_ON
+        return SPENT if is_budget_stop(self.guards.stop.reason) else STOP
+
+    def needs_money(self, work_s: float) -> bool:
+        """Let the ranks decide at the next poll whether the budget suffices for work of some
+        length; whether there is a budget."""
+        if self.guards.money.limited:
+            self.guards.money.require(work_s)
+            self.agreement.meet_next()
+        return self.guards.money.limited
+
+    def leave_together(self) -> None:
+        """Wait for the save of rank 0 where a budget is spent: the first process that ends with
+        that may end all the others."""
+        if self._is_spent:
+            self.ranks.meet()
 
     def run_is_lost(self) -> bool:
         """Whether the run directory was moved, removed or replaced; looks once a second."""

@@ -46,6 +46,7 @@ from stoker.train.attempt.inputs import AttemptInputs, AttemptOptions, recorded_
 from stoker.train.attempt.launch import limit_time
 from stoker.train.attempt.loop import Loop
 from stoker.train.attempt.lost_peers import naming_lost_peers
+from stoker.train.attempt.money import counting
 from stoker.train.device import fix_workspace
 from stoker.train.loaders import prepare
 from stoker.train.model.own_code import own_code_of
@@ -85,6 +86,10 @@ def train(
         inputs.changes = open_run(inputs, resolved, allowed)
         limit_time(recipe, stop)
         leaving.enter_context(watching("off" if ranks.local_rank else recipe.spot_notice, stop))
+        limits, price = options.limits, options.price_per_hour
+        inputs.money = leaving.enter_context(
+            counting(run, ranks, stop, limits, price, recipe.spot_notice)
+        )
         while True:
             inputs.begin(listeners)
             record_changes(inputs, resolved)
