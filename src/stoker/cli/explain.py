@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.cli.flags import Parser
+from stoker.cli.flags import Parser, add_price_flag, check_price
 from stoker.errors import BAD_REQUEST, FINISHED
 from stoker.measure.logs.runs import read_log
+from stoker.price.machine_here import price_here
 from stoker.run.directory import Run
 from stoker.show.compare import header, row
 from stoker.show.explain import explain
@@ -26,16 +27,20 @@ def parser() -> Parser:
     )
     help = "a run directory (running or ended), or a log; several are shown as a table"
     made.add_argument("runs", metavar="RUN", nargs="+", help=help)
+    add_price_flag(made, "dollars for an hour of each machine [what the run recorded]")
     return made
 
 
 def run(words: Sequence[str]) -> int:
-    runs = parser().parse(words).runs
+    parsed = parser().parse(words)
+    runs, given_price = parsed.runs, parsed.price_per_hour
+    check_price(given_price)
+    price = None if given_price is None else price_here(given_price, "off")
     if len(runs) > 1:
         return show_table(runs)
     given = Path(runs[0])
     is_log = given.exists() and not given.is_dir()
-    say(*(explain_log(read_log(given)) if is_log else explain(Run(given))))
+    say(*(explain_log(read_log(given)) if is_log else explain(Run(given), price)))
     return FINISHED
 
 

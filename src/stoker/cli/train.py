@@ -79,7 +79,7 @@ def parser() -> Parser:
 def add_money_flags(parser: Parser) -> None:
     """The flags of what a run costs."""
     group = parser.add_argument_group("what it may cost (the result stays the same)")
-    add_price_flag(group)
+    add_price_flag(group, "dollars for an hour of this machine [that of a machine that is known]")
     group.add_argument(
         "--max-dollars",
         type=float,

@@ -1,9 +1,9 @@
 """The ledger of a run: what it has cost, by category, attempt and machine, from its events alone.
 
 Invariants: a machine is paid once, however many ranks run on it: its time is the average of theirs.
-The categories add up to the total. A later look never shows a smaller total, whatever is killed,
-resumed or priced anew. Time is billed only where the events prove it: after the last sign of life
-of a killed attempt nothing is billed, unless the same command went on on the same machine.
+The categories add up to the total. A later look never shows a smaller total, whatever is killed or
+resumed, and at whatever prices. Time is billed only where the events prove it: after the last sign
+of life of a killed attempt nothing is billed, unless the same command went on on that machine.
 """
 
 from __future__ import annotations

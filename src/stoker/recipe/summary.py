@@ -15,6 +15,11 @@ LIKE_SGD = re.compile(r"c?sgd\w*|momentum|nesterovw?|n?lar[sc]")
 """Optimisers that take the learning rates of SGD."""
 HIGH_RATE = 0.02
 """A learning rate that is too high for most of the others."""
+FINE_TUNING_RATE, FINE_TUNING_SIZE = 0.02, 256
+"""The rate for so many images from which trained weights are usually trained on: larger ones undo
+what they have learned."""
+FAR_OFF = 4.0
+"""A rate that differs from the rule by this factor is probably a mistake."""
 
 
 def derived_line(
@@ -53,20 +58,7 @@ def warnings(recipe: Recipe, timeline: Timeline) -> list[str]:
     """Settings of a recipe that are allowed and probably a mistake, a sentence for each."""
     texts = []
     if recipe.lr > 0:
-        sizes = sorted({stretch.batch_size for stretch in timeline.stretches})
-        if len(sizes) > 1:
-            texts.append(
-                f"--lr {recipe.lr:g} is the same for batches of {sizes} images: use --lr-base to "
-                "scale the learning rate with the batch size"
-            )
-        rule = peak_lr(replace(recipe, lr=0.0), sizes[-1])
-        if recipe.optimizer == "sgd" and not rule / 4 <= recipe.lr <= rule * 4:
-            factor = max(recipe.lr / rule, rule / recipe.lr)
-            texts.append(
-                f"--lr {recipe.lr:g} is {factor:.0f} times "
-                f"{'larger' if recipe.lr > rule else 'smaller'} than the {rule:.4g} that --lr-base "
-                f"gives for a batch of {sizes[-1]:,} images"
-            )
+        texts += fixed_rate_warnings(recipe, timeline)
     elif not LIKE_SGD.fullmatch(recipe.optimizer):
         sizes = [stretch.batch_size for stretch in timeline.stretches]
         if (peak := max(peak_lr(recipe, size) for size in sizes)) > HIGH_RATE:
@@ -80,3 +72,41 @@ def warnings(recipe: Recipe, timeline: Timeline) -> list[str]:
             "fewer than one batch"
         )
     return texts
+
+
+def fixed_rate_warnings(recipe: Recipe, timeline: Timeline) -> list[str]:
+    """What is wrong with an explicit learning rate: it does not follow the batch size, or it is far
+    off the rule for one of the batch sizes, the one where it is furthest off."""
+    texts = []
+    sizes = sorted({stretch.batch_size for stretch in timeline.stretches})
+    if len(sizes) > 1:
+        texts.append(
+            f"--lr {recipe.lr:g} is the same for batches of {sizes} images: use --lr-base to "
+            "scale the learning rate with the batch size"
+        )
+    rules = {size: usual_rate(recipe, size) for size in sizes}
+    size, rule = max(rules.items(), key=lambda item: abs(math.log(recipe.lr / item[1])))
+    factor = max(recipe.lr / rule, rule / recipe.lr)
+    if recipe.optimizer == "sgd" and factor >= FAR_OFF * (1 - 1e-9):
+        tuned = f" to fine-tune ({FINE_TUNING_RATE:g} for {FINE_TUNING_SIZE})"
+        texts.append(
+            f"--lr {recipe.lr:g} is {factor:.0f} times "
+            f"{'larger' if recipe.lr > rule else 'smaller'} than the {rule:.4g} that "
+            f"{'is usual' if fine_tunes(recipe) else '--lr-base gives'} for a batch of "
+            f"{size:,} images{tuned if fine_tunes(recipe) else ''}"
+        )
+    return texts
+
+
+def fine_tunes(recipe: Recipe) -> bool:
+    """Whether trained weights are trained on: not where only a new head is."""
+    has_weights = bool(recipe.weights) or recipe.pretrained
+    return has_weights and not (recipe.freeze == "body" and not recipe.freeze_epochs)
+
+
+def usual_rate(recipe: Recipe, size: int) -> float:
+    """The learning rate that the scaling rule gives for a batch size."""
+    rule = replace(recipe, lr=0.0)
+    if fine_tunes(recipe):
+        rule = replace(rule, lr_base=FINE_TUNING_RATE, lr_base_size=FINE_TUNING_SIZE)
+    return peak_lr(rule, size)

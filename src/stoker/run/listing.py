@@ -41,6 +41,8 @@ class RunSummary:
     """Best top-1 share."""
     hours: float = 0.0
     """In all attempts, from the first event of each to its last."""
+    dollars: float | None = None
+    """What all attempts cost, as far as rank 0 knew; None where it knew no price."""
     last: float | None = None
     """When the last event was written, in seconds since 1970."""
     problem: str = ""
@@ -84,6 +86,7 @@ def summary_of(path: Path, now: float | None = None) -> RunSummary:
         state=state_of(run, events, last, time.time() if now is None else now),
         best=best_of(path, events),
         hours=round(hours, 4),
+        dollars=dollars_of(events),
         last=last,
     )
 
@@ -112,6 +115,18 @@ def state_of(run: Run, events: list[Event], last: float | None, now: float) -> s
     if last is None:
         return NEW
     return RUNNING if now - last < RECENT_S else STOPPED
+
+
+def dollars_of(events: list[Event]) -> float | None:
+    """What a run had cost at its last event: what rank 0 counted when its last attempt began, and
+    the time since then at the price of all machines. None where no price was known."""
+    start = next((event for event in events if event["kind"] == "attempt"), {})
+    if "spent" not in start or "per_hour" not in start:
+        return None
+    began = time_of(start) or 0.0
+    last = max((at for event in events if (at := time_of(event)) is not None), default=began)
+    hours = max(last - began, 0.0) / 3600 if began else 0.0
+    return float(round(max(start["spent"], 0.0) + hours * max(start["per_hour"], 0.0), 4))
 
 
 def best_of(path: Path, events: list[Event]) -> float | None:

@@ -16,6 +16,7 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stoker.measure.spans import APART, WAITING
+from stoker.price.budget import is_budget_stop
 from stoker.run.kinds import Event
 from stoker.text import clock, one_line, plural, printable, say, wrapped
 
@@ -137,6 +138,8 @@ def end_line(event: Event, run: str) -> str:
         return f"finished{early}{best}; for details: stoker explain {run}"
     if event["outcome"] == "interrupted":
         saved = event.get("saved", True)
+        if is_budget_stop(event["reason"]):
+            return f"stopped at step {event.get('step', 0):,}, everything saved ({event['reason']})"
         return (
             f"stopped at step {event.get('step', 0):,} ({event['reason']})"
             f"{', everything saved' if saved else ''}: the same command goes on"

@@ -13,9 +13,11 @@ from stoker.errors import BadRequest
 from stoker.measure.facts_from_events import facts_of_run
 from stoker.measure.spans import APART, PARTS
 from stoker.measure.verdict import verdict_of
+from stoker.price.hourly import HourlyPrice
 from stoker.run.directory import Run
 from stoker.run.kinds import Event
 from stoker.show.console import masks_line
+from stoker.show.cost import cost_lines
 from stoker.survive.remedies import Remedies
 from stoker.text import bar, clock, one_line, plural, sparkline
 
@@ -72,7 +74,8 @@ def ledger_of(run: Run) -> Ledger:
     return Ledger(dict(parts), startup, redone, redone_steps)
 
 
-def explain(run: Run) -> list[str]:
+def explain(run: Run, price: HourlyPrice | None = None) -> list[str]:
+    """At most MOST_LINES lines. A `price` counts in place of those that the run recorded."""
     record = run.record
     starts = run.starts()
     incidents = [event for event in run.events() if event["kind"] in ("stall", "faults")]
@@ -93,7 +96,7 @@ def explain(run: Run) -> list[str]:
     verdicts = (verdict_of(facts_of_run(run, attempt)) for attempt in reversed(run.attempts()))
     # The latest attempt with enough steps for a verdict.
     verdict = next((verdict.lines() for verdict in verdicts if verdict), [])
-    rest = [*verdict, *damage_lines(run, incidents)]
+    rest = [*cost_lines(run, price), *verdict, *damage_lines(run, incidents)]
     return [*head, *time_lines(run, ledger, MOST_LINES - len(head) - len(rest)), *rest]
 
 

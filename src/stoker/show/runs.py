@@ -27,8 +27,10 @@ def run_lines(runs: Sequence[RunSummary]) -> list[str]:
     models = [cut(shown(run.model), MODEL) for run in runs]
     name_width = max([len("run"), *map(len, names)])
     model_width = max([len("model"), *map(len, models)])
+    shows_dollars = any(run.dollars is not None for run in runs)
     lines = [
         f"{'run':<{name_width}}  {'model':<{model_width}}  {'state':<8}  {'top-1':>6}    hours"
+        f"{'    dollars' * shows_dollars}"
     ]
     for run, name, model in zip(runs, names, models, strict=True):
         if run.problem:
@@ -36,7 +38,9 @@ def run_lines(runs: Sequence[RunSummary]) -> list[str]:
             continue
         best = "-" if run.best is None else f"{run.best:.1%}"
         texts = f"{name:<{name_width}}  {model:<{model_width}}  {run.state:<8}"
-        lines.append(f"{texts}  {best:>6}  {run.hours:7.2f}")
+        dollars = "-" if run.dollars is None else f"{run.dollars:,.2f}"
+        dollars = f"  {dollars:>9}" if shows_dollars else ""
+        lines.append(f"{texts}  {best:>6}  {run.hours:7.2f}{dollars}")
     return lines
 
 
@@ -93,6 +97,7 @@ def figures_of(
                 "state": run.state,
                 "best": run.best,
                 "hours": run.hours,
+                "dollars": run.dollars,
                 "last": run.last,
                 "problem": run.problem or None,
             }
