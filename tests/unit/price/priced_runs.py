@@ -90,8 +90,6 @@ class FakeCluster:
     ranks: int = 1
     """On each machine."""
     attempts: int = 0
-    position: int = 0
-    steps_made: int = 0
     commands: dict[str, float] = field(default_factory=dict)
 
     def attempt(self, resumed: int, steps: int, ending: str, *, same_command: bool = False) -> None:

@@ -72,7 +72,7 @@ def test_steps_that_a_later_attempt_repeats_are_redone(run: Run) -> None:
     before = cost_of(run).total
     write(run, 2, 0, [start(4 * BATCH, price=PER_SECOND), step(4, forward=1.0)])
     # The save and the evaluation at step 4 are what the second attempt began from.
-    assert dollars(run) == {"useful": 5.0, "redone": 3.75, "saving": 2.5, "evaluating": 1.25}
+    assert dollars(run) == {"useful": 5.0, "redone": 2.75, "saving": 2.5, "evaluating": 1.25}
     assert cost_of(run).total == pytest.approx(before + 1)
 
 
