@@ -1,0 +1,37 @@
+"""The newest offer of every machine, and the offers of a day of the past.
+
+Invariant: of each provider the newer table counts: the one of the package, or the user's, which
+`stoker prices --refresh` writes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stoker.price.history import days, local_offers_on, offers_on
+from stoker.price.offer import Offer, over_regions
+from stoker.price.table import packaged_offers, user_offers
+
+__all__ = ["Offer", "local_offers", "newest_offers", "offers_on"]
+
+
+def newest_offers(folder: Path | None = None) -> list[Offer]:
+    """Every machine once, at its cheapest newest prices, by provider and name. `folder` has the
+    user's tables, by default `table.user_folder()`. Raises BadRequest where one is damaged."""
+    tables: dict[str, list[Offer]] = {}
+    for offer in packaged_offers():
+        tables.setdefault(offer.provider, []).append(offer)
+    for provider, offers in user_offers(folder).items():
+        if provider not in tables or offers[0].date >= tables[provider][0].date:
+            tables[provider] = over_regions(offers)
+    return [offer for provider in sorted(tables) for offer in tables[provider]]
+
+
+def local_offers(provider: str, folder: Path | None = None) -> list[Offer]:
+    """A provider's newest offers zone by zone, or region by region; empty where the newest table
+    has prices over all regions alone. Raises BadRequest where a user's table is damaged."""
+    offers = user_offers(folder).get(provider, [])
+    last = days()[-1]
+    if provider == "aws" and (not offers or offers[0].date < last.isoformat()):
+        return local_offers_on(last)
+    return offers
