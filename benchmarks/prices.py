@@ -2,12 +2,12 @@
 
     python benchmarks/prices.py tables [--data ../shared/data]    writes src/stoker/price/tables
     python benchmarks/prices.py check                             makes them again and compares
-    python benchmarks/prices.py results                           the figures of docs/results/prices.md
+    python benchmarks/prices.py results                           prints what the tables show
 
 `machines.csv` becomes machines.csv of the package, with GPU names, counts and memories corrected.
 `aws_gpu_price_history.parquet` becomes aws_history.parquet (of a day, a machine and a region the
-on-demand price and the cheapest zone's spot price) and spot_changes.csv (how far a zone's spot price
-moved in some days). Prices are rounded to the digits that the catalogue has, nothing else.
+on-demand price and the cheapest zone's spot price) and spot_changes.csv (how far a zone's spot
+price moved in some days). Prices are rounded to the digits that the catalogue has, nothing else.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ failed for want of time.
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +33,10 @@ settings.load_profile("any machine")
 
 # A shell ignores Ctrl-C for what it runs in the background, and tests send it to their processes.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test reaches a real metadata service, nor the price tables of whoever runs the tests.
+os.environ["STOKER_METADATA_URL"] = "http://127.0.0.1:9"
+os.environ["XDG_DATA_HOME"] = "/nonexistent"
 
 WANT_OF_TIME = ("Missed", "TookTooLong", "TimedOut", "TimeoutExpired")
 """Exceptions that say how long something took, and nothing else."""

@@ -26,6 +26,8 @@ class Metadata:
         self.told_at: float | None = None
         """When somebody was first told of it."""
         self.asked = 0
+        self.machine: dict[str, str] = {}
+        """What it says of the machine, by the last parts of a path."""
         self._tokens: set[str] = set()
 
         class Answers(BaseHTTPRequestHandler):
@@ -67,11 +69,21 @@ class Metadata:
         """Nothing was ever announced."""
         self.end_at = self.told_at = None
 
+    def is_allowed(self, path: str, headers: dict[str, str]) -> bool:
+        """Whether a request has the header that its provider requires."""
+        if path.startswith("/latest/"):
+            return headers.get("X-aws-ec2-metadata-token") in self._tokens
+        if path.startswith("/computeMetadata/"):
+            return headers.get("Metadata-Flavor") == "Google"
+        return headers.get("Metadata") == "true"
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
 
     def answer(self, path: str, headers: dict[str, str], end: float | None) -> tuple[int, str]:
+        if known := next((text for name, text in self.machine.items() if name in path), None):
+            return (200, known) if self.is_allowed(path, headers) else (401, "")
         if path == "/latest/meta-data/spot/instance-action":
             if headers.get("X-aws-ec2-metadata-token") not in self._tokens:
                 return 401, ""

@@ -31,6 +31,7 @@ VERBS = {
     "export": "write a trained model for use elsewhere: safetensors, torch, ONNX",
     "explain": "show what a run did, where its time went and what limited it",
     "runs": "list runs, their states, and what may still be billed",
+    "prices": "show what GPU machines cost, from where and since when",
     "sweep": "train every combination of some settings, and compare them",
     "tickets": "prune, rewind and train again: is there a lottery ticket?",
     "work": "run cells of a grid of runs, beside other workers",

@@ -33,7 +33,7 @@ from stoker.text import one_line, shown
 
 SOURCE = "SkyPilot catalogue"
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
-"""Columns that a catalogue must have; vCPUs, MemoryGiB, AvailabilityZone and GpuInfo may be there."""
+"""Columns that a catalogue must have. It may have vCPUs, MemoryGiB, AvailabilityZone, GpuInfo."""
 MOST_CATALOGUE_BYTES, MOST_CATALOGUE_ROWS = 4 * MOST_BYTES, 10 * MOST_ROWS
 MOST_CHARACTERS = 100
 GPU_MEMORY = re.compile(r"'SizeInMiB': (\d{3,7})\b")
@@ -75,8 +75,8 @@ def read_catalogue(path: Path, provider: str, day: date) -> list[Offer]:
     except (OSError, UnicodeDecodeError, csv.Error, WrongTable) as error:
         why = one_line(error.strerror if isinstance(error, OSError) else str(error))
         raise BadRequest(
-            f"{name} is not a SkyPilot catalogue: {shown(why)}; take catalogs/v8/{provider}/vms.csv "
-            "of github.com/skypilot-org/skypilot-catalog"
+            f"{name} is not a SkyPilot catalogue: {shown(why)}; take "
+            f"catalogs/v8/{provider}/vms.csv of github.com/skypilot-org/skypilot-catalog"
         ) from error
     offers = offers_of(lines, provider, day)
     if not offers:

@@ -1,8 +1,8 @@
 """What AWS's GPU machines cost on each day from 2022-11-22 to 2026-08-22, region by region.
 
-Invariants: of a day, a machine and a region there is the on-demand price, to a thousandth of a cent,
-and the spot price of its cheapest zone, to a hundredth of a cent, as the catalogue had them in the
-evening. A day without rows is absent, never filled in. `benchmarks/prices.py` makes the file; any
+Invariants: of a day, a machine and a region there is the on-demand price, to a thousandth of a
+cent, and the spot price of its cheapest zone, to a hundredth of a cent: the catalogue's last of the
+day. A day without rows is absent, never filled in. `benchmarks/prices.py` makes the file; any
 Parquet reader reads it, with the prices as whole numbers.
 """
 

@@ -1,9 +1,9 @@
 """Which rented machine this is, and what an hour of it costs.
 
-Invariants: the metadata service is asked only where the firmware names a provider, or the user does.
-Its answers are untrusted texts: short, of a few characters, and looked up in the price table. All
-requests together take LONGEST_S at most. Nothing here fails: where there is no price, there is a
-reason.
+Invariants: the metadata service is asked only where the firmware names a provider, or the user
+does. Its answers are untrusted texts: short, of a few characters, and looked up in the price table.
+All requests together take LONGEST_S at most. Nothing here fails: where there is no price, there is
+a reason. GCP does not name the GPUs that are attached to an n1 machine: it has no price.
 """
 
 from __future__ import annotations
@@ -173,9 +173,14 @@ def price_of(
                 return priced(machine, offer, dollars, where if machine.spot else "")
     for offer in offers:
         if (offer.provider, offer.machine) == (machine.provider, machine.machine):
-            dollars = offer.spot_median if machine.spot else offer.on_demand_median
-            if dollars is not None:
-                return priced(machine, offer, dollars, ", median of the regions")
+            dollars, middle = offer.on_demand, offer.on_demand_median
+            if machine.spot:
+                dollars, middle = offer.spot, offer.spot_median
+            here = offer.region if machine.spot else offer.on_demand_region
+            if dollars is not None and here == machine.region:
+                return priced(machine, offer, dollars, "")
+            if middle is not None:
+                return priced(machine, offer, middle, ", median of the regions")
     kind = "spot" if machine.spot else "on-demand"
     name = f"{machine.provider}'s {shown(machine.machine)}"
     return f"the price table has no {kind} price of {name}: --price-per-hour states one"
