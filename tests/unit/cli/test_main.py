@@ -143,7 +143,7 @@ def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture
         ("show_config", "did you mean 'show-config'?"),
         (
             "xyzzy",
-            "the verbs are train, pack, verify, doctor, selftest, bench, evaluate, predict, "
+            "the verbs are train, pack, verify, doctor, selftest, bench, plan, evaluate, predict, "
             "export, explain, runs, sweep, tickets, work, launch, requeue, lease, show-config, "
             "show-batch",
         ),
