@@ -1,7 +1,8 @@
-"""Means and their confidence intervals."""
+"""Means and medians, with their confidence intervals."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,3 +41,46 @@ def mean_of(values: Sequence[float]) -> Mean:
     freedom = len(values) - 1
     t = T_95[freedom - 1] if freedom <= len(T_95) else T_95_MANY
     return Mean(mean, t * statistics.stdev(values) / len(values) ** 0.5, len(values))
+
+
+LEAST_COVERAGE = 0.95
+"""How sure an interval of a median is, where there are enough values for that."""
+
+
+@dataclass(frozen=True)
+class Median:
+    """A median of some values, with an interval for the true median that assumes no distribution:
+    it ends at two of the values."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+    coverage: float
+    """How probable it is that the interval holds the true median, if the values are independent."""
+
+    @property
+    def half(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
+
+    def overlaps(self, other: Median) -> bool:
+        """Whether the two intervals have a value in common."""
+        return self.low <= other.high and other.low <= self.high
+
+
+def median_of(values: Sequence[float]) -> Median:
+    """The median of at least one value. Its interval is the narrowest pair of ordered values, as
+    far from the ends as each other, that holds the median in 95 % of cases; for fewer than six
+    values no pair does, and it is the smallest and the largest (five values: 93.75 %)."""
+    ordered, count = sorted(values), len(values)
+    inside = [outside_chance(count, skip) for skip in range((count + 1) // 2)]
+    skip = max((n for n, chance in enumerate(inside) if 1 - chance >= LEAST_COVERAGE), default=0)
+    low, high = ordered[skip], ordered[count - 1 - skip]
+    return Median(statistics.median(ordered), low, high, count, 1 - inside[skip])
+
+
+def outside_chance(count: int, skip: int) -> float:
+    """The chance that the true median is outside `count` ordered values without `skip` of them on
+    each side: that at most `skip` values lie on one side of it."""
+    return float(min(1.0, 2 * sum(math.comb(count, n) for n in range(skip + 1)) / 2**count))

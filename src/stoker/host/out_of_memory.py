@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from stoker.host import proc
+from stoker.host.limits import CGROUPS, OWN_CGROUP, cgroups
 
 MESSAGES = re.compile(
     r"(CUDA|HIP) out of memory"
@@ -46,3 +51,15 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
             yield one
             behind = (one.__cause__, one.__context__, getattr(one, "inner_exception", None))
             waiting += [other for other in behind if isinstance(other, BaseException)]
+
+
+def kernel_kills(root: str = CGROUPS, own: str = OWN_CGROUP) -> int:
+    """Processes that the kernel has killed so far because this process's control groups were out of
+    memory, or the machine where it counts them; 0 where it does not."""
+    counts = [0]
+    for folder in cgroups(root, own):
+        with suppress(OSError):
+            counts.append(proc.fields((folder / "memory.events").read_text()).get("oom_kill", 0))
+    with suppress(OSError):
+        counts.append(proc.fields(Path("/proc/vmstat").read_text()).get("oom_kill", 0))
+    return max(counts)

@@ -1,0 +1,1 @@
+"""Training speed and cost of a matrix of cells, measured on this machine and compared."""

@@ -1,0 +1,1 @@
+"""What a person sees of a benchmark of training: terminal, Markdown, CSV, HTML."""
