@@ -27,10 +27,10 @@ from stoker.measure.trials.forecast import Cost, Forecast, forecast
 from stoker.measure.trials.link import LinkReport
 from stoker.measure.verdict import verdict_of
 from stoker.recipe.recipe import Recipe
-from stoker.recipe.schedule import Timeline
+from stoker.recipe.schedule import Timeline, one_phase
 from stoker.train.loaders import training_view
 from stoker.train.process_group import Ranks
-from stoker.train.trials.compute import Compute, measure_compute, measure_together, one_phase
+from stoker.train.trials.compute import Compute, measure_compute, measure_together
 from stoker.train.trials.memory import FLOAT_BYTES, checkpoint_bytes, parameters
 
 CLASSES = 1000

@@ -27,6 +27,12 @@ MESSAGES = re.compile(
 )
 """What RuntimeErrors say. PyTorch's own OutOfMemoryError and Python's MemoryError need no text."""
 
+LAST_WORDS = re.compile(
+    r"std::bad_alloc|Cannot allocate memory|MemoryError|can't allocate memory"
+    r"|Memory allocation still failed"
+)
+"""What processes write to standard error that end without an exception, or could not start."""
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error, or one that it was raised for, says that memory ran out."""
@@ -39,6 +45,11 @@ def says_so(error: BaseException) -> bool:
     if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
         return True
     return isinstance(error, RuntimeError) and MESSAGES.search(str(error)) is not None
+
+
+def log_says_so(text: str) -> bool:
+    """Whether the last words of a process say that memory ran out."""
+    return MESSAGES.search(text) is not None or LAST_WORDS.search(text) is not None
 
 
 def chain_of(error: BaseException) -> Iterator[BaseException]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import Phase, Recipe
@@ -140,6 +140,18 @@ class Timeline:
             batch = self.batch_at(position)
             yield batch
             position = batch.end
+
+
+def one_phase(recipe: Recipe) -> Recipe:
+    """A recipe of several phases reduced to its longest one: a figure needs one size."""
+    if not recipe.phases:
+        return recipe
+    ends = [*(phase.from_epoch for phase in recipe.phases[1:]), recipe.epochs]
+    phase, _ = max(
+        zip(recipe.phases, ends, strict=True),
+        key=lambda pair: (pair[1] - pair[0].from_epoch, pair[0].from_epoch),
+    )
+    return replace(recipe, phases=(), image_size=phase.image_size, batch_size=phase.batch_size)
 
 
 def check_batch(recipe: Recipe, ranks: int) -> None:

@@ -51,8 +51,8 @@ def keep_cell(folder: Path, ranks: int, limit_s: float, memory_bytes: int) -> in
     running: list[subprocess.Popen[bytes]] = []
     try:
         with (folder / LOG).open("wb") as log:
-            for rank in range(ranks):
-                running.append(start_rank(rank, ranks, folder, memory_bytes, log.fileno()))
+            start = partial(start_rank, ranks, folder, memory_bytes, log.fileno())
+            running.extend(start(rank) for rank in range(ranks))  # those before a failure count
         timed_out, first = wait(running, time.monotonic() + limit_s, stopped)
         ended = [rank.poll() for rank in running]
     finally:
@@ -71,7 +71,7 @@ def keep_cell(folder: Path, ranks: int, limit_s: float, memory_bytes: int) -> in
 
 
 def start_rank(
-    rank: int, ranks: int, folder: Path, memory_bytes: int, log: int
+    ranks: int, folder: Path, memory_bytes: int, log: int, rank: int
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "stoker", "bench", "cell", str(folder)],

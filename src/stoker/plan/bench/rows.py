@@ -1,14 +1,14 @@
 """One row of a benchmark: what a cell reached, or why it did not.
 
-Invariants: a row that is not `ok` has a reason and no figures. Images a second are the median of the
-repeats; everything that follows from it (seconds and dollars an epoch, utilisation) is computed here
-and nowhere else, so no two figures of a row can disagree. Warm-up, compiling and the first pass from
-the disk stand beside the repeats and never among them.
+Invariants: a row that is not `ok` has a reason and no figures. Images a second are the median of
+the repeats; everything that follows from it (seconds and dollars an epoch, utilisation) is computed
+here and nowhere else, so no two figures of a row can disagree. Warm-up, compiling and the first
+pass from the disk stand beside the repeats and never among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from stoker.intervals import Median, median_of
 from stoker.plan.bench.cells import AMP, MOST_NUMBER, BenchCell
 from stoker.plan.bench.stored_fields import Fields
+from stoker.plan.bench.utilisation import utilisation
 
 OK, NO_MEMORY, CRASHED, TIMED_OUT, REFUSED = (
     "ok",
@@ -39,7 +40,7 @@ class Figures:
     cold_images_per_s: float
     """Of the first pass, before the repeats."""
     cached_before: float | None
-    """The share of the set that was in the page cache before it; None where the kernel is silent."""
+    """The share of the set that was in the page cache before it; None where unknown."""
     setup_s: float
     """From the start of the process to the first step: loading Python, building the model."""
     first_step_s: float
@@ -97,13 +98,14 @@ class BenchRow:
         return seconds / 3600 * dollars_per_hour
 
     @property
-    def utilisation(self) -> float | None:
+    def mfu(self) -> float | None:
         """The share of the devices' peak (MFU); None where it is not known."""
         figures = self.figures
-        if figures is None or not figures.flops_per_image or not figures.peak_flops:
+        if figures is None:
             return None
-        peak = figures.peak_flops * self.cell.ranks
-        return figures.speed.median * figures.flops_per_image / peak
+        return utilisation(
+            figures.speed.median, figures.flops_per_image, figures.peak_flops, self.cell.ranks
+        )
 
     def as_data(self, images: int, dollars_per_hour: float | None) -> dict[str, Any]:
         """Plain data for a result file, with what follows from the figures."""
@@ -123,7 +125,7 @@ class BenchRow:
                 "high": self.speed.high,
                 "seconds_per_epoch": self.epoch_s(images),
                 "dollars_per_epoch": self.epoch_dollars(images, dollars_per_hour),
-                "utilisation": self.utilisation,
+                "mfu": self.mfu,
             }
         return data
 
@@ -206,7 +208,3 @@ def differs(one: BenchRow, other: BenchRow) -> bool | None:
     if min(one.speed.count, other.speed.count) < ENOUGH:
         return None
     return not one.speed.overlaps(other.speed)
-
-
-def ok_rows(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    return [row for row in rows if row.outcome == OK]

@@ -1,7 +1,7 @@
 """The fields of a stored result, which may come from a stranger: each is checked as it is read.
 
-Invariants: a value is taken only with its type and range. Numbers are finite. What is wrong is named
-with its place in the file.
+Invariants: a value is taken only with its type and range. Numbers are finite. What is wrong is
+named with its place in the file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Fields:
         return value
 
     def number(self, name: str, least: float = 0.0, most: float = HUGE) -> float:
-        value = self._values.get(name)
+        value: Any = self._values.get(name)
         if not is_number(value) or not least <= value <= most:
             raise self.wrong(name, f"a number from {least:g} to {most:g}")
         return float(value)

@@ -28,7 +28,7 @@ from stoker.measure.facts_from_events import WARM_UP, AttemptSums
 from stoker.measure.spans import Lap, Spans, shares_of
 from stoker.measure.trials.forecast import Cost, fixed_s, for_batch, spread
 from stoker.recipe.recipe import Recipe
-from stoker.recipe.schedule import Batch, Timeline
+from stoker.recipe.schedule import Batch, Timeline, one_phase
 from stoker.survive.remedies import MEMORY, Remedies, Trouble
 from stoker.train.device import build_on_device, set_arithmetic
 from stoker.train.loaders import build_loaders, prepare
@@ -94,18 +94,6 @@ def precisions(recipe: Recipe, device: torch.device) -> list[str]:
         return ["off", *([recipe.amp] if recipe.amp in ("bf16", "fp16") else [])]
     newer = torch.cuda.get_device_capability(device) >= (8, 0)
     return ["off", "tf32", "bf16", "fp16"] if newer else ["off", "fp16"]
-
-
-def one_phase(recipe: Recipe) -> Recipe:
-    """A recipe of several phases reduced to its longest one: a figure needs one size."""
-    if not recipe.phases:
-        return recipe
-    ends = [*(phase.from_epoch for phase in recipe.phases[1:]), recipe.epochs]
-    phase, _ = max(
-        zip(recipe.phases, ends, strict=True),
-        key=lambda pair: (pair[1] - pair[0].from_epoch, pair[0].from_epoch),
-    )
-    return replace(recipe, phases=(), image_size=phase.image_size, batch_size=phase.batch_size)
 
 
 def harmless(recipe: Recipe) -> Recipe:

@@ -14,6 +14,7 @@ from stoker.data.packing.pack import pack
 from stoker.errors import BadRequest
 from stoker.measure.verdict import verdict_of
 from stoker.recipe.recipe import Phase, Recipe
+from stoker.recipe.schedule import one_phase
 from stoker.train.model.build import build_model
 from stoker.train.process_group import Ranks
 from stoker.train.transfer import Copies, DeviceBatch, InPlace
@@ -22,7 +23,6 @@ from stoker.train.trials.compute import (
     harmless,
     measure_compute,
     measure_together,
-    one_phase,
     precisions,
 )
 from streams import FakeStreams
