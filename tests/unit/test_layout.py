@@ -63,6 +63,7 @@ FLOORS = {
     "plan": 8.1,
     "show": 9,
     "show.machine": 9.1,
+    "show.bench": 9.1,
     "show.study": 9.1,
     "show.use": 9.1,
     "track": 9,

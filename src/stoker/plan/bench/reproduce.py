@@ -7,7 +7,6 @@ overlap, or where neither has figures and the outcome is the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,7 +74,3 @@ def reproductions(before: BenchResult, now: BenchResult) -> list[Reproduction]:
     """Each row of a file that was measured again, beside its new row."""
     rows = {row.cell: row for row in now.rows}
     return [Reproduction(row, rows[row.cell]) for row in before.rows if row.cell in rows]
-
-
-def all_hold(answers: Sequence[Reproduction]) -> bool:
-    return all(one.answer != DIFFERS for one in answers)

@@ -18,8 +18,10 @@ from stoker.plan.bench.consistency import precision_notes, speedup_notes
 from stoker.plan.bench.result import BenchResult
 from stoker.plan.bench.rows import BenchRow, differs
 
-FASTEST, SAME, UNKNOWN = "fastest", "same", "too few repeats"
-"""How a row compares with the fastest of its job; a row that differs has the share it is slower."""
+FASTEST, HIGHEST, SAME, UNKNOWN = "fastest", "highest", "same", "?"
+"""How a row compares within its job: faster than every other by their intervals; of the highest
+median, though the interval of another overlaps; overlapping with that one; too few repeats to tell.
+A row that is slower has the share instead."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 CELL_KEYS = ("image_size", "batch_size", "amp", "phases", "model_file")
 """Keys of a recipe that a cell sets, or that do not change what is computed."""
@@ -34,8 +36,7 @@ class TableRow:
     result: BenchResult
     row: BenchRow
     compared: str
-    """With the fastest row of the same job: FASTEST, SAME, UNKNOWN, such as `-12 %`; empty where
-    there is nothing to compare."""
+    """FASTEST, HIGHEST, SAME, UNKNOWN, or such as `-12%`; empty where there is nothing to compare."""
     on_frontier: bool
 
     @property
@@ -126,13 +127,13 @@ def job_of(result: BenchResult, row: BenchRow) -> str:
 
 
 def compared_with(row: BenchRow, job: Sequence[BenchRow]) -> str:
-    """How a row compares with the fastest of its job; empty where it is alone."""
+    """How a row compares with the one of the highest median of its job; empty where it is alone."""
     rows = [one for one in job if one.speed is not None]
     if row.speed is None or len(rows) < 2:
         return ""
     best = max(rows, key=lambda one: one.speed.median if one.speed else 0.0)
     if best is row:
-        return FASTEST
+        return FASTEST if all(differs(row, one) for one in rows if one is not row) else HIGHEST
     different = differs(row, best)
     if different is None or best.speed is None:
         return UNKNOWN

@@ -117,7 +117,8 @@ MEANINGS = {
     "data": "share of a step that the model waits for images",
     "limit": "what limits training",
     "memory": "highest of a rank: allocated on a GPU, else resident",
-    "compared": "with the fastest row of the same model, px, batch, precision, recipe and set",
+    "compared": "within the same model, px, batch, precision, recipe and set: fastest and a share "
+    "below it where intervals part; highest and same where they overlap; ? below 5 repeats",
     "cold": "images/s of the first pass, from the disk; in brackets where it was in memory",
     "warm-up s": "excluded from img/s, compiling included",
     "1st step s": "the first step alone, which compiles where that was asked for",

@@ -51,10 +51,10 @@ def row_line(row: BenchRow, result: BenchResult, cells: Sequence[BenchCell]) -> 
 def closing_lines(result: BenchResult, cells: Sequence[BenchCell], out: Path) -> list[str]:
     """The table, the fastest row, where the file is, and the next command."""
     lines = ["", *table_lines(table_of([result]), terminal_width())]
-    rows = [row for row in result.rows if row.cell in set(cells) and row.speed]
-    if rows:
-        best = max(rows, key=lambda row: row.speed.median if row.speed else 0.0)
-        lines.append(f"fastest: {best.cell.label()}{best_verdict(best)}")
+    lines += [
+        f"most images/s: {row.cell.label()}{verdict_of_row(row)}"
+        for row in best_rows(result, cells)
+    ]
     failed = sum(row.speed is None for row in result.rows)
     if failed:
         lines.append(f"{plural(failed, 'row')} without figures: see the reason in each")
@@ -66,7 +66,19 @@ def closing_lines(result: BenchResult, cells: Sequence[BenchCell], out: Path) ->
     ]
 
 
-def best_verdict(row: BenchRow) -> str:
+def best_rows(result: BenchResult, cells: Sequence[BenchCell]) -> list[BenchRow]:
+    """The row with the highest median of each model and image size: models are not compared."""
+    best: dict[tuple[str, int], BenchRow] = {}
+    for row in result.rows:
+        key = (row.cell.model, row.cell.image_size)
+        if row.cell in cells and row.speed:
+            other = best.get(key)
+            if other is None or (other.speed and row.speed.median > other.speed.median):
+                best[key] = row
+    return list(best.values())
+
+
+def verdict_of_row(row: BenchRow) -> str:
     return f"; {printable(row.figures.verdict)}" if row.figures and row.figures.verdict else ""
 
 
