@@ -114,8 +114,8 @@ def history_lines(machine: str, region: str, prices: Sequence[DayPrice], width: 
     where = shown(region) if region else "the day's cheapest region and zone"
     spots = [price.spot for price in prices if price.spot is not None]
     lines = [
-        f"{shown(machine)} in {where}, {plural(len(prices), 'day')} from {prices[0].day} to "
-        f"{prices[-1].day}:",
+        f"{shown(machine)}: $/h in {where}",
+        f"{plural(len(prices), 'day')} with prices from {prices[0].day} to {prices[-1].day}",
         f"{'year':<6} {'days':>5} {'spot median':>12} {'10 %':>8} {'90 %':>8} {'on demand':>10}",
     ]
     years = sorted({price.day.year for price in prices})
@@ -123,7 +123,7 @@ def history_lines(machine: str, region: str, prices: Sequence[DayPrice], width: 
     if len(years) > 1:
         lines.append(year_line("all", prices))
     if spots:
-        curve = sparkline(spots, min(width, 160) - 24)
+        curve = sparkline(spots, min(width, 160) - 26)
         lines.append(f"spot {money(min(spots))} to {money(max(spots))} $/h  {curve}")
     return [*lines, "SkyPilot catalogue, the last prices of each day; days without rows left out"]
 
