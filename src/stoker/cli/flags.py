@@ -193,9 +193,9 @@ def format_default(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def add_price_flag(group: argparse._ActionsContainer, help: str) -> None:
-    """Add --price-per-hour; `check_price` checks its value."""
-    group.add_argument("--price-per-hour", type=float, metavar="X", help=help)
+def add_price_flag(group: argparse._ActionsContainer, help: str) -> argparse.Action:
+    """Add --price-per-hour; returns it. `check_price` checks its value."""
+    return group.add_argument("--price-per-hour", type=float, metavar="X", help=help)
 
 
 def check_price(dollars: float | None) -> None:

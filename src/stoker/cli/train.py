@@ -70,28 +70,33 @@ def parser() -> Parser:
         metavar="FIRST..LAST",
         help="write a Chrome trace of these steps, counted from 0, into the run directory",
     )
-    add_money_flags(train)
+    money = add_money_flags(train)
     add_recipe_flags(train)
-    train.hide([changes, profile, add_trust_flag(train), *add_node_flags(train)])
+    train.hide([changes, profile, add_trust_flag(train), *money, *add_node_flags(train)])
     return train
 
 
-def add_money_flags(parser: Parser) -> None:
+def add_money_flags(parser: Parser) -> list[argparse.Action]:
     """The flags of what a run costs."""
     group = parser.add_argument_group("what it may cost (the result stays the same)")
-    add_price_flag(group, "dollars for an hour of this machine [that of a machine that is known]")
-    group.add_argument(
-        "--max-dollars",
-        type=float,
-        metavar="X",
-        help="stop with a checkpoint before the run, in all attempts, has cost so much [no limit]",
-    )
-    group.add_argument(
-        "--max-hours",
-        type=float,
-        metavar="X",
-        help="stop with a checkpoint before the attempts of the run take so long [no limit]",
-    )
+    return [
+        add_price_flag(
+            group, "dollars for an hour of this machine [that of a machine that is known]"
+        ),
+        group.add_argument(
+            "--max-dollars",
+            type=float,
+            metavar="X",
+            help="stop with a checkpoint before the run, in all attempts, has cost so much "
+            "[no limit]",
+        ),
+        group.add_argument(
+            "--max-hours",
+            type=float,
+            metavar="X",
+            help="stop with a checkpoint before the attempts of the run take so long [no limit]",
+        ),
+    ]
 
 
 def add_node_flags(parser: Parser) -> list[argparse.Action]:

@@ -43,7 +43,7 @@ def order(offer: Offer) -> tuple[float, float, str, str]:
 
 
 def per_gpu(offer: Offer) -> float:
-    return round(offer.cheapest / offer.gpus, 6)
+    return round(offer.cheapest / offer.gpus, 3)
 
 
 def offer_lines(offers: Sequence[Offer], width: int, now: date) -> list[str]:

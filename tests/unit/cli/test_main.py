@@ -36,6 +36,8 @@ ANSWERS = {
     "train x --pretrained": BAD_REQUEST,
     "train x --model resnet51": BAD_REQUEST,
     "doctor --model resnet51": BAD_REQUEST,
+    "prices --help": FINISHED,
+    "prices --gpu nosuch": BAD_REQUEST,
     "selftest --help": FINISHED,
     "selftest --minutes 0": BAD_REQUEST,
 }
@@ -144,8 +146,8 @@ def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture
         (
             "xyzzy",
             "the verbs are train, pack, verify, doctor, selftest, bench, plan, evaluate, predict, "
-            "export, explain, runs, sweep, tickets, work, launch, requeue, lease, show-config, "
-            "show-batch",
+            "export, explain, runs, prices, sweep, tickets, work, launch, requeue, lease, "
+            "show-config, show-batch",
         ),
     ],
 )
