@@ -23,6 +23,8 @@ FILE = TABLES / "aws_history.parquet"
 SOURCE = "SkyPilot catalogue"
 ON_DEMAND_UNIT, SPOT_UNIT = 1e5, 1e4
 """Whole numbers of the file for a dollar."""
+TEXTS = ["machine", "region", "zone", "gpu"]
+"""Columns that repeat a few texts: they stay numbers in memory."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ def table() -> Any:
     """The whole history, sorted by machine, region and day."""
     import pyarrow.parquet as parquet
 
-    return parquet.read_table(FILE, use_threads=False)
+    with parquet.ParquetFile(FILE, read_dictionary=TEXTS) as file:
+        return file.read(use_threads=False)
 
 
 @cache
