@@ -25,7 +25,7 @@ from stoker.text import clock
 BUDGET = "budget: "
 """How the reason of every stop for a budget begins."""
 ELSEWHERE = f"{BUDGET}rank 0 counts that it is spent"
-STARTING_S, SAVING_S, STEP_S = 10.0, 5.0, 1.0
+STARTING_S, SAVING_S, STEP_S = 10.0, 3.0, 0.5
 """Guesses for what no attempt has measured yet."""
 ENDING_S = 4.0
 """From the last save until the processes are gone."""

@@ -16,6 +16,7 @@ from hashlib import sha256
 from itertools import accumulate
 
 from stoker.price.hourly import HourlyPrice
+from stoker.price.life_sign import life_sign
 from stoker.price.rank_time import (
     CATEGORIES,
     IDLE,
@@ -191,7 +192,8 @@ def attempt_cost(
             events = run.attempt_events(attempt, rank)
             if stated or times:  # only the machine's first rank says what it costs
                 events = (event for event in events if event["kind"] != "price")
-            times[rank] = RankTime(tariff, lost_from).read(events)
+            alive_s = life_sign(run, attempt, rank)
+            times[rank] = RankTime(tariff, lost_from).read(events, alive_s)
         milestones = times[0].milestones if 0 in times else milestones
         machine = machine_cost(attempt, members, times, tariff, billed_until)
         if machine.command:
@@ -201,18 +203,19 @@ def attempt_cost(
 
 
 def machines_of(run: Run, attempt: int) -> Iterator[dict[int, Event]]:
-    """The ranks of each machine of an attempt, each with its `attempt` event. Ranks that ended
-    before they wrote one are left out, unless they wrote steps: then their machine is unknown."""
+    """The ranks of each machine of an attempt, each with the event that describes it. The machine
+    of a rank that wrote other events alone is unknown."""
     groups: dict[tuple[str, int], dict[int, Event]] = {}
     for rank in run.ranks(attempt):
         events = run.attempt_events(attempt, rank)
-        start = next((event for event in events if event["kind"] == "attempt"), None)
+        start = next((event for event in events if event["kind"] in ("machine", "attempt")), None)
         if start is None:
             if any(True for _ in run.attempt_events(attempt, rank)):
                 groups["", -1 - rank] = {rank: {}}
             continue
         number = rank - start.get("local_rank", rank % start["local_world"])
-        groups.setdefault((start["environment"]["host"], number), {})[rank] = start
+        host = start["environment"].get("host", "")
+        groups.setdefault((host, number), {})[rank] = start
     yield from groups.values()
 
 

@@ -2,8 +2,9 @@
 
 Invariants: times come from the monotonic measurements in the events: the parts of steps, the start
 of the process, the clock of the `end` event. No wall clock that is set back or forward changes
-them. Only what a killed rank wrote after its last step is timed by wall stamps, and a silence
-between two of those counts as at most LONGEST_SILENCE_S. No time is negative.
+them. Only where a killed rank left no sign of life, what it wrote after its last step is timed by
+wall stamps, and a silence between two of those counts as at most LONGEST_SILENCE_S. No time is
+negative.
 """
 
 from __future__ import annotations
@@ -90,24 +91,32 @@ class RankTime:
     """What is accounted for so far."""
     end_s: float = 0.0
     """When the rank was last known to run."""
+    _is_started: bool = False
     _began_s: float | None = None
     _wall: float | None = None
     _silent_s: float = 0.0
 
-    def read(self, events: Iterable[Event]) -> RankTime:
-        """Account for the events of the rank; returns itself."""
+    def read(self, events: Iterable[Event], alive_s: float | None = None) -> RankTime:
+        """Account for the events of the rank; returns itself. `alive_s`: its last sign of life, by
+        its machine's clock."""
         for event in events:
             self._take(event)
+        if alive_s is not None and self._began_s is not None:
+            self.end_s = max(self.end_s, alive_s - self._began_s)
+            self._silent_s = 0.0
         self.end_s = max(self.end_s, self.now_s + self._silent_s)
+        if not self._is_started:
+            self._spend(STARTING, self.end_s - self.now_s)
         return self
 
     def _take(self, event: Event) -> None:
         self._listen_to_wall_clock(event)
         kind = event["kind"]
-        if kind == "attempt" and not self.now_s:
-            machine = event.get("machine")
-            self._began_s = machine["began_s"] if machine else None
+        if kind in ("machine", "attempt") and "machine" in event:
+            self._began_s = event["machine"]["began_s"]
+        if kind == "attempt" and not self._is_started:
             self._spend(STARTING, event["startup_s"])
+            self._is_started = True
         elif kind == "price":
             self.tariff.change(self.now_s, price_of(event["price"]))
         elif kind in ("step", "skipped"):
@@ -132,6 +141,7 @@ class RankTime:
         self._wall = wall
 
     def _take_step(self, event: Event) -> None:
+        self._is_started = True  # also where the line that says so is damaged
         position, parts = event["position"], event["parts"]
         if position < self.lost_from:
             self._spend_parts(parts)

@@ -162,6 +162,13 @@ KINDS: Mapping[str, Table] = {
         "per_hour": Field(is_number),
     },
     "price": {"price": Field(fits(PRICE), Required)},
+    "machine": {
+        "local_world": Field(is_count, 1),
+        "local_rank": Field(is_whole),
+        "machine": Field(fits(MACHINE)),
+        "price": Field(fits(PRICE)),
+        "environment": Field(fits({"host": Field(is_text)}), {}),
+    },
     "step": _NEEDED
     | _PARTS
     | {

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from stoker.price.hourly import HourlyPrice
 from stoker.price.ledger import cost_of
+from stoker.price.life_sign import WIDTH, LifeSign, life_sign, life_sign_path
 from stoker.price.rank_time import CATEGORIES
 from stoker.run.directory import Run
 from unit.price.priced_runs import (
@@ -143,6 +145,36 @@ def test_a_wall_clock_that_is_set_does_not_count(run: Run, jump: float, idle: fl
     assert dollars(run) == {"useful": 20.0, **({"idle": idle} if idle else {})}
 
 
+def test_a_killed_attempt_is_billed_to_its_last_sign_of_life(run: Run) -> None:
+    machine = {"kind": "machine", "local_rank": 0, "price": PER_SECOND, "machine": MACHINE}
+    write(run, 1, 0, [machine])
+    assert dollars(run) == {"starting": 10.0}
+    life_sign_path(run, 1, 0).write_text("125.500            \n")
+    assert dollars(run) == {"starting": 25.5}  # it did not get further
+    begun = start(startup_s=5.0, price=PER_SECOND, machine=MACHINE)
+    write(run, 1, 0, [machine, begun, step(0, forward=2.0)])
+    assert dollars(run) == {"starting": 15.0, "useful": 2.0, "idle": 8.5}
+    for damage in ("", "nan", "1e9", "-5", "12.5.1", "9" * 30, "\xff"):
+        life_sign_path(run, 1, 0).write_text(damage)
+        assert dollars(run) == {"starting": 15.0, "useful": 2.0}
+
+
+def test_signs_of_life_are_written_in_place(run: Run) -> None:
+    run.new_attempt()
+    life, paths = LifeSign(), [life_sign_path(run, 1, rank) for rank in (0, 1)]
+    for rank, path in enumerate(paths):
+        life.begin(path)
+        first = life_sign(run, 1, rank)
+        life.write()
+        last = life_sign(run, 1, rank)
+        assert first is not None and last is not None and 0 < first <= last <= time.monotonic()
+        assert path.stat().st_size == WIDTH
+    life.close()
+    assert (life_sign(run, 1, 0) or 0) <= (life_sign(run, 1, 1) or 0)
+    LifeSign().begin(run.path / "no such folder" / "file")
+    assert life_sign(run, 1, 7) is None
+
+
 def test_dollars_as_an_axis(run: Run) -> None:
     steps = [step(n, forward=1.0) for n in range(6)]
     write(run, 1, 0, [start(startup_s=1.0, price=PER_SECOND), *steps])
@@ -212,7 +244,7 @@ EVENTS = st.lists(
     st.fixed_dictionaries(
         {
             "kind": st.sampled_from(
-                ["attempt", "step", "skipped", "evaluation", "end", "price", "x"]
+                ["attempt", "machine", "step", "skipped", "evaluation", "end", "price", "x"]
             )
         },
         optional={

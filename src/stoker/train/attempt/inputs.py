@@ -66,6 +66,7 @@ class AttemptInputs:
         self.attempt = self.ranks.from_first(self.run.new_attempt() if first else 0)
         path = self.run.events_path(self.attempt, self.ranks.rank)
         self.events = Events(path, (*listeners, *self.money.listeners) if first else ())
+        self.money.begin(self.run, self.attempt, self.ranks, self.events, self.began_s)
         self.checkpoints = checkpoints_of(self.run, self.prepared)
         if first:
             self.newest, self.torn = self.checkpoints.recover()

@@ -8,9 +8,10 @@ that decision at the same steps.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,10 +29,11 @@ from stoker.price.budget import (
 )
 from stoker.price.hourly import HourlyPrice
 from stoker.price.ledger import command_name, cost_of
+from stoker.price.life_sign import LifeSign, life_sign_path
 from stoker.price.machine_here import price_here
 from stoker.price.spending import RunningMachine, Spending
 from stoker.run.directory import Run
-from stoker.run.events import Listener
+from stoker.run.events import Events, Listener
 from stoker.survive.stopping import StopRequest
 from stoker.train.process_group import Ranks
 
@@ -50,6 +52,8 @@ class Money:
     """On rank 0, where all prices are known."""
     watch: BudgetWatch | None = None
     """On rank 0 of a run with a budget."""
+    life: LifeSign | None = None
+    """On the first rank of a machine, where something is counted."""
     limited: bool = False
     """Whether the run has a budget: the same on every rank."""
 
@@ -62,6 +66,15 @@ class Money:
     def times(self) -> LongestTimes:
         """The times that a budget is kept with, on rank 0 of a run that has one."""
         return self.watch.times if self.watch else LongestTimes()
+
+    def begin(self, run: Run, attempt: int, ranks: Ranks, events: Events, began_s: float) -> None:
+        """Record the machine of an attempt before anything else, and then that it is alive."""
+        facts = {"local_rank": ranks.local_rank, "local_world": ranks.local_world}
+        host = {"environment": {"host": socket.gethostname()}}
+        events.write("machine", **facts, **self.facts(began_s), **host)
+        events.flush()
+        if self.life:
+            self.life.begin(life_sign_path(run, attempt, ranks.rank))
 
     def require(self, work_s: float) -> None:
         """On rank 0, request a stop where work of some length would pass the budget."""
@@ -114,35 +127,26 @@ def counting(
             "--max-dollars needs the price of every machine, and one is not known: give it there "
             "with --price-per-hour"
         )
-    if not ranks.first or not (known or limited):
-        require_start(ranks, None)
-        yield Money(price, limited=limited)
-        return
-    cost = cost_of(run)
-    spending = Spending(cost, machines)
-    money = Money(price, spending if known else None, limited=limited)
-    if not limits:
-        require_start(ranks, None)
-        yield money
-        return
-    times, refusal = longest_times(run), None
-    try:
-        require_room(limits, cost, spending.per_hour, times)
-    except BudgetSpent as error:
-        refusal = error
-    require_start(ranks, refusal)
-    watch = BudgetWatch(limits, spending, times, stop)
-    watch.begin()
-    try:
-        yield Money(price, money.spending, watch, limited=limited)
-    finally:
-        watch.close()
-
-
-def require_start(ranks: Ranks, refusal: BudgetSpent | None) -> None:
-    """Raise on every rank where rank 0 has a refusal."""
+    spending, times, refusal = None, LongestTimes(), None
+    if ranks.first and (known or limited):
+        cost = cost_of(run)
+        spending, times = Spending(cost, machines), longest_times(run)
+        try:
+            require_room(limits, cost, spending.per_hour, times)
+        except BudgetSpent as error:
+            refusal = error
     if ranks.from_first(int(refusal is not None)):
         raise refusal or BudgetSpent(f"{BUDGET}rank 0 refuses to start")
+    with ExitStack() as leaving:
+        watch, life = None, None
+        if spending and limits:
+            watch = BudgetWatch(limits, spending, times, stop)
+            watch.begin()
+            leaving.callback(watch.close)
+        if not ranks.local_rank and (price or limited):
+            life = LifeSign()
+            leaving.callback(life.close)
+        yield Money(price, spending if known else None, watch, life, limited=limited)
 
 
 def exchanged(ranks: Ranks, price: HourlyPrice | None) -> tuple[list[int], list[RunningMachine]]:
