@@ -21,6 +21,11 @@ def agrees(stated: float, computed: float, rounding: float = ROUNDING) -> bool:
     return abs(stated - computed) <= rounding * max(abs(stated), abs(computed))
 
 
+def number(value: float) -> str:
+    """A figure with four digits or more, and no exponent where it is large."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def epoch_contradiction(
     images_per_s: float, epoch_s: float, images: int, rounding: float = ROUNDING
 ) -> str:
@@ -29,8 +34,8 @@ def epoch_contradiction(
     if agrees(epoch_s, right_s, rounding):
         return ""
     return (
-        f"{images_per_s:,.4g} images/s and {epoch_s:,.4g} s an epoch disagree: at that rate "
-        f"{images:,} images take {right_s:,.4g} s"
+        f"{number(images_per_s)} images/s and {number(epoch_s)} s an epoch disagree: at that rate "
+        f"{images:,} images take {number(right_s)} s"
     )
 
 
@@ -42,8 +47,8 @@ def dollar_contradiction(
     if agrees(dollars, right, rounding):
         return ""
     return (
-        f"${dollars:,.4g} for {clock(seconds)} at ${dollars_per_hour:,.4g} an hour disagree: "
-        f"it is ${right:,.4g}"
+        f"${number(dollars)} for {clock(seconds)} at ${number(dollars_per_hour)} an hour disagree: "
+        f"it is ${number(right)}"
     )
 
 

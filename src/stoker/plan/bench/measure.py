@@ -43,7 +43,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import recorded_recipe
 from stoker.recipe.schedule import Batch, Timeline
 from stoker.survive.remedies import MEMORY, Remedies, Trouble
-from stoker.text import one_line
+from stoker.text import one_line, plural
 from stoker.train.loaders import Loaders, Prepared, build_loaders, prepare
 from stoker.train.model.own_code import trust
 from stoker.train.model_input import input_maker
@@ -95,7 +95,7 @@ def run_rank(folder: Path, job: CellJob) -> int:
         ranks.leave()
     except Exception as error:
         outcome, code = outcome_of(error)
-        figures = {"outcome": outcome, "reason": reason_of(error)}
+        figures = {"outcome": outcome, "reason": reason_of(error, job.recipe)}
         if outcome == CRASHED:
             write_json(folder / rank_file(ranks.rank if ranks else 0), figures)
             raise
@@ -116,8 +116,11 @@ def outcome_of(error: Exception) -> tuple[str, int]:
     return CRASHED, FAILED
 
 
-def reason_of(error: Exception) -> str:
-    if isinstance(error, StokerError | Trouble):
+def reason_of(error: Exception, recipe: Recipe) -> str:
+    """One line: why there are no figures."""
+    if isinstance(error, Trouble):
+        return f"a step of {plural(recipe.batch_size, 'image')} of {recipe.image_size} px"
+    if isinstance(error, StokerError):
         return one_line(str(error))
     return one_line(f"{type(error).__name__}: {error}")
 

@@ -166,7 +166,7 @@ def failure(
                 return outcome, rank["reason"] + limit_note(outcome, limits)
     last = last_line(log)
     if end is None:
-        return CRASHED, f"the processes of this cell were ended ({ending(code)}) {last}".strip()
+        return CRASHED, f"the process that kept this cell {ending(code)} {last}".strip()
     if end["timed_out"]:
         limit = clock(limits.time_limit_s)
         return TIMED_OUT, f"no end after {limit}: raise --time-limit, or lower --steps"

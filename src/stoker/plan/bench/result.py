@@ -17,7 +17,7 @@ from typing import Any
 from stoker.commit import json_bytes, sha256_json, write_bytes
 from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.plan.bench.cells import MOST_CELLS, BenchCell
-from stoker.plan.bench.consistency import dollar_contradiction, epoch_contradiction
+from stoker.plan.bench.consistency import dollar_contradiction, epoch_contradiction, number
 from stoker.plan.bench.process import Limits
 from stoker.plan.bench.rows import MOST_REPEATS, BenchRow, cell_of_fields, row_of
 from stoker.plan.bench.stored_fields import Fields
@@ -255,7 +255,7 @@ def row_contradictions(result: BenchResult, row: BenchRow, fields: Fields) -> li
     reasons = [
         ""
         if abs(images_per_s - median) <= 1e-6 * median
-        else f"{images_per_s:,.4g} images/s is not the median of its repeats, {median:,.4g}",
+        else f"{number(images_per_s)} images/s is not the median of its repeats, {number(median)}",
         epoch_contradiction(images_per_s, epoch_s, result.data.images),
     ]
     if (dollars is None) != (price is None):

@@ -36,7 +36,7 @@ class TableRow:
     result: BenchResult
     row: BenchRow
     compared: str
-    """FASTEST, HIGHEST, SAME, UNKNOWN, or such as `-12%`; empty where there is nothing to compare."""
+    """FASTEST, HIGHEST, SAME, UNKNOWN, or such as `-12%`; empty without another row."""
     on_frontier: bool
 
     @property

@@ -18,13 +18,18 @@ from stoker.show.bench.columns import dollars, three_digits
 from stoker.text import printable
 
 WIDTH, HEIGHT = 760, 380
-LEFT, RIGHT, TOP, BOTTOM = 84, 190, 20, 56
+LEFT, RIGHT, TOP, BOTTOM = 84, 130, 20, 56
 WIDE = 8.0
 """The factor between the smallest and the largest value from which on an axis is logarithmic."""
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Colours that people with any colour vision can tell apart (Okabe and Ito), one a machine."""
-LABEL_GAP = 15
-"""Pixels between two labels, at least."""
+LINE, LETTER = 14, 6.2
+"""The height of a label, and the width of one of its letters, about, in pixels."""
+MOST_LETTERS = 27
+
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
 
 
 class Axis:
@@ -151,20 +156,24 @@ def dots(points: Sequence[Point]) -> list[str]:
 
 
 def labels(points: Sequence[Point]) -> list[str]:
-    """Names of the rows on the frontier, in a column beside the plot, each led to its dot."""
-    best = sorted((p for p in points if p.row.on_frontier), key=lambda p: p.y)
-    x, parts, y = WIDTH - RIGHT + 16, list[str](), TOP - LABEL_GAP + 8.0
-    for point in best:
-        y = max(y + LABEL_GAP, point.y)
-        if y > HEIGHT - 8:
-            break
-        name = name_of(point.row)
-        cut = name if len(name) <= 27 else name[:26] + "…"
-        parts.append(
-            f'<path class="lead" d="M{point.x + 6:.1f} {point.y:.1f}L{x - 4} {y - 4:.1f}"/>'
-        )
-        parts.append(text(x, y, cut, "start", "small"))
+    """Names of the rows on the frontier beside their dots; one without room has its words alone."""
+    boxes = [(p.x - 7, p.y - 7, p.x + 7, p.y + 7) for p in points]
+    parts = []
+    for point in sorted((p for p in points if p.row.on_frontier), key=lambda p: p.y):
+        name = name_of(point.row)[:MOST_LETTERS]
+        width = LETTER * len(name)
+        x = point.x + 9
+        for y in (point.y - 8, point.y + 14, point.y + 4):
+            box = (x, y - LINE + 3, x + width, y + 3)
+            if box[2] <= WIDTH and not any(overlap(box, other) for other in boxes):
+                boxes.append(box)
+                parts.append(text(x, y, name, "start", "small"))
+                break
     return parts
+
+
+def overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def name_of(row: TableRow) -> str:

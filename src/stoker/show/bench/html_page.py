@@ -20,11 +20,11 @@ STYLE = """
 --stripe:#f6f8fa;--bad:#a33c00;--good:#0a6b4b}
 @media(prefers-color-scheme:dark){:root{--ink:#e4e7ea;--soft:#9aa5b1;--line:#343a41;
 --paper:#15181c;--stripe:#1b1f24;--bad:#ff9d66;--good:#56d0a4}}
-body{margin:0 auto;padding:2rem 1.5rem 4rem;max-width:76rem;background:var(--paper);
+body{margin:0 auto;padding:2rem 1.5rem 4rem;max-width:80rem;background:var(--paper);
 color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.5rem;margin:0 0 1rem}h2{font-size:1.1rem;margin:2.2rem 0 .6rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.35rem .7rem;text-align:left;border-bottom:1px solid var(--line);
+th,td{padding:.35rem .5rem;text-align:left;border-bottom:1px solid var(--line);
 white-space:nowrap;vertical-align:top}
 th{color:var(--soft);font-weight:600;border-bottom-width:2px}
 tbody tr:nth-child(even){background:var(--stripe)}.n{text-align:right}
@@ -34,7 +34,6 @@ dt{font-weight:600}dd{margin:0}svg{max-width:100%;height:auto}
 svg text{fill:var(--ink);font:12px system-ui,sans-serif}svg text.small{font-size:11.5px}
 .axis{fill:none;stroke:var(--soft)}.grid{stroke:var(--line)}
 .frontier{fill:none;stroke:var(--soft);stroke-width:2;stroke-dasharray:5 4}
-.lead{stroke:var(--line)}
 """
 
 

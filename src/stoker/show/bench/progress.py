@@ -43,7 +43,7 @@ def row_line(row: BenchRow, result: BenchResult, cells: Sequence[BenchCell]) -> 
     return (
         f"{head}: {three_digits(row.speed.median)} images/s "
         f"({three_digits(row.speed.low)} to {three_digits(row.speed.high)}), "
-        f"{printable(row.figures.limit) or 'no'} limit, {size(row.figures.memory_bytes)}; "
+        f"limit: {printable(row.figures.limit) or 'unknown'}, {size(row.figures.memory_bytes)}; "
         f"warm-up {seconds(row.figures.warm_up_s)}, in all {clock(row.seconds)}"
     )
 
@@ -55,9 +55,6 @@ def closing_lines(result: BenchResult, cells: Sequence[BenchCell], out: Path) ->
         f"most images/s: {row.cell.label()}{verdict_of_row(row)}"
         for row in best_rows(result, cells)
     ]
-    failed = sum(row.speed is None for row in result.rows)
-    if failed:
-        lines.append(f"{plural(failed, 'row')} without figures: see the reason in each")
     return [
         *lines,
         f"the file: {shown(str(out))}",

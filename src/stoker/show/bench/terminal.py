@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stoker.plan.bench.result import BenchResult
 from stoker.plan.bench.table import BenchTable, TableRow
-from stoker.show.bench.columns import COLUMNS, MEANINGS, TableColumn, is_used, outcome
+from stoker.show.bench.columns import COLUMNS, TableColumn, is_used, outcome
 from stoker.text import plural, printable
 
 NARROW = 60
@@ -33,7 +33,8 @@ def table_lines(table: BenchTable, width: int) -> list[str]:
     lines = [machine_line(letter, result, table) for letter, result in table.machines]
     if same_size:
         lines.append(f"images of {rows[0].row.cell.image_size} px")
-    lines += ["", header(columns, rows), *(line_of(row, columns, rows, width) for row in rows), ""]
+    lines += ["", header(columns, rows), *(line_of(row, columns, rows) for row in rows), ""]
+    lines += [reason_line(row, table) for row in rows if outcome(row)]
     lines += [f"note: {note}" for note in table.notes]
     if left_out:
         names = ", ".join(column.title for column in left_out)
@@ -50,6 +51,12 @@ def machine_line(letter: str, result: BenchResult, table: BenchTable) -> str:
         f"{name}{printable(result.machine)}{price}; {data}, "
         f"{plural(result.data.images, 'image')}; recipe {printable(result.recipe_name)}"
     )
+
+
+def reason_line(row: TableRow, table: BenchTable) -> str:
+    """Why a row has no figures."""
+    name = f"{row.letter}: " if len(table.machines) > 1 else ""
+    return f"{name}{row.row.cell.label()}: {outcome(row)}"
 
 
 def widths_of(columns: list[TableColumn], rows: list[TableRow]) -> list[int]:
@@ -89,19 +96,10 @@ def header(columns: list[TableColumn], rows: list[TableRow]) -> str:
     return GAP.join(titles).rstrip()
 
 
-def line_of(row: TableRow, columns: list[TableColumn], rows: list[TableRow], width: int) -> str:
-    """A row; where it has no figures, the outcome stands in their place, cut at the width."""
+def line_of(row: TableRow, columns: list[TableColumn], rows: list[TableRow]) -> str:
+    """A row; where it has no figures, the outcome stands in their place. The reason is below."""
     pairs = list(zip(columns, widths_of(columns, rows), strict=True))
-    reason = outcome(row)
-    shown = [(c, w) for c, w in pairs if c.names_cell or not reason]
+    failed = bool(outcome(row))
+    shown = [(c, w) for c, w in pairs if c.names_cell or not failed]
     line = GAP.join(aligned(c, cell_text(c, row), w) for c, w in shown)
-    if not reason:
-        return line.rstrip()
-    room = max(width, NARROW) - len(line) - len(GAP)
-    cut = reason if len(reason) <= room else reason[: max(room - 1, 1)] + "…"
-    return f"{line}{GAP}{cut}"
-
-
-def meaning_lines() -> list[str]:
-    """What each column means."""
-    return [f"  {title:<11} {meaning}" for title, meaning in MEANINGS.items()]
+    return f"{line}{GAP}{row.row.outcome}" if failed else line.rstrip()
