@@ -7,9 +7,10 @@ from typing import Any
 
 from stoker.plan.bench.cells import BenchCell
 from stoker.plan.bench.process import Limits
-from stoker.plan.bench.result import BenchResult, DataFacts
+from stoker.plan.bench.result import BenchResult, DataFacts, StoredCode
 from stoker.plan.bench.rows import BenchRow, Figures, failed_row
 from stoker.price.hourly import STATED, HourlyPrice
+from stoker.recipe.model_file import digest_of, is_own
 from stoker.recipe.recipe import Recipe
 
 DAY = "2026-11-17T10:00:00+00:00"
@@ -32,6 +33,13 @@ FIGURES = Figures(
     device={"kind": "cpu", "name": "", "memory_bytes": 0},
     state={"cpu_mhz": 2500.0, "temperature_c": None, "gpus": []},
 )
+
+
+CODE = "def build(classes):\n    raise SystemExit\n"
+
+
+def recipe_of(model: str) -> Recipe:
+    return Recipe(model=model, model_code=digest_of(CODE) if is_own(model) else "")
 
 
 def rates(middle: float, count: int = 5) -> tuple[float, ...]:
@@ -68,8 +76,8 @@ def result(
         "machine": machine,
         "created": DAY,
         "recipe_name": "first-look",
-        "recipes": {model: Recipe(model=model).values() for model in models},
-        "codes": {},
+        "recipes": {model: recipe_of(model).values() for model in models},
+        "codes": {model: StoredCode(f"/x/{model}", CODE) for model in models if is_own(model)},
         "cells": tuple(one.cell for one in rows),
         "limits": Limits(50, 5, 900.0, 0.0),
         "data": DataFacts("/data/photos-packed", "54288d80794a8569", IMAGES, 10, "jpeg"),

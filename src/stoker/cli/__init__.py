@@ -25,7 +25,7 @@ VERBS = {
     "verify": "check every hash of a packed set, or of a run's checkpoints",
     "doctor": "measure this machine, and predict training speed and its limit",
     "selftest": "check on this machine what Stoker promises, on a GPU or without",
-    "bench": "measure how fast a packed set loads, and what limits that",
+    "bench": "measure how fast this machine loads and trains; compare machines",
     "plan": "check stated figures of runs against each other",
     "evaluate": "evaluate a trained model class by class, on any labelled images",
     "predict": "classify images with a trained model",

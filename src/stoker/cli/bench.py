@@ -24,15 +24,16 @@ INTERNAL = "cell"
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one subject; returns its exit code. Raises BadRequest for one that does not exist."""
-    names = [number for number, word in enumerate(words) if not word.startswith("-")]
-    if not names:
-        if "--help" in words or "-h" in words:
-            say(*USAGE.splitlines(), wrap=False)
-            return FINISHED
+    """Run one subject; returns its exit code. Raises BadRequest where none is named."""
+    known = (*SUBJECTS, INTERNAL)
+    place = next((number for number, word in enumerate(words) if word in known), None)
+    if place is not None:
+        rest = [*words[:place], *words[place + 1 :]]
+        return int(import_module(f"stoker.cli.bench_{words[place]}").run(rest))
+    if "--help" in words or "-h" in words:
+        say(*USAGE.splitlines(), wrap=False)
+        raise SystemExit(FINISHED)
+    other = next((word for word in words if not word.startswith("-")), None)
+    if other is None:
         raise BadRequest(f"name what to bench: one of {', '.join(SUBJECTS)}")
-    subject = words[names[0]]
-    if subject not in (*SUBJECTS, INTERNAL):
-        raise BadRequest(f"cannot bench '{shown(subject)}': name one of {', '.join(SUBJECTS)}")
-    rest = [*words[: names[0]], *words[names[0] + 1 :]]
-    return int(import_module(f"stoker.cli.bench_{subject}").run(rest))
+    raise BadRequest(f"cannot bench '{shown(other)}': name one of {', '.join(SUBJECTS)}")

@@ -1,7 +1,7 @@
 """The process that starts the ranks of one cell, and ends whatever they have started.
 
-Invariants: when this process is over, no process of its cell is left, whoever ended it and however
-a rank tried to get away: orphans become children of this process (Linux), which kills children
+Invariants: when this process is over, no process of its cell is left, whatever ended it and in
+whichever session it was: orphans become children of this process (Linux), which kills children
 until it has none. When the parent dies, this process gets SIGTERM and does the same; when this
 process is killed, its ranks die with it. `end.json` says how the ranks ended; it is written last.
 """
@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from stoker.commit import write_json
-from stoker.errors import FAILED, FINISHED, STEPPED_ASIDE
+from stoker.errors import FAILED, FINISHED
 from stoker.fleet.launcher import environment, first_failure
 from stoker.host.out_of_memory import kernel_kills
 from stoker.host.signals import end_with_parent
@@ -141,12 +141,3 @@ def children_of(pid: int) -> list[int]:
             with suppress(OSError):
                 children += [int(word) for word in path.read_text().split()]
     return children
-
-
-def failure_code(end: dict[str, Any]) -> int:
-    """The code of the rank to blame; 1 where ranks were ended without one."""
-    codes = [code for code in end["codes"] if code is not None]
-    first = end["first"]
-    if first is not None and 0 <= first < len(codes):
-        return int(codes[first])
-    return next((code for code in codes if code not in (FINISHED, STEPPED_ASIDE)), FAILED)

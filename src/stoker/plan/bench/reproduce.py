@@ -14,8 +14,12 @@ from stoker.data.dataset import Dataset
 from stoker.errors import BadRequest
 from stoker.plan.bench.result import BenchResult
 from stoker.plan.bench.rows import OK, BenchRow, differs
-from stoker.plan.bench.session import data_facts, environment_differences, machine_facts
-from stoker.recipe.model_file import is_own
+from stoker.plan.bench.session import (
+    data_facts,
+    environment_differences,
+    machine_facts,
+    models_of,
+)
 from stoker.text import shown
 
 HOLDS, DIFFERS, UNKNOWN = "holds", "differs", "too few repeats to tell"
@@ -45,7 +49,7 @@ def plan_again(result: BenchResult, data: str, *, trusted: bool) -> tuple[BenchR
     one, where there are no rows, or where code of the file would run unasked."""
     if not result.rows:
         raise BadRequest("the file has no rows to measure again: stoker bench train DATA")
-    own = [row.cell.model for row in result.rows if is_own(row.cell.model)]
+    own = [name for name, model in models_of(result).items() if model.code]
     if own and not trusted:
         raise BadRequest(
             f"the file brings code to run, {shown(own[0])}: read it under 'codes' in the file, "

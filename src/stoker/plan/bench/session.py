@@ -28,7 +28,7 @@ from stoker.plan.bench.result import (
 )
 from stoker.plan.bench.rows import BenchRow
 from stoker.price.hourly import HourlyPrice
-from stoker.recipe.model_file import ModelCode, function_of
+from stoker.recipe.model_file import ModelCode, digest_of, function_of, is_own
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import recorded_recipe
 from stoker.text import shown
@@ -122,7 +122,7 @@ def differences(old: BenchResult, new: BenchResult) -> list[str]:
     reasons = []
     if old.data.fingerprint != new.data.fingerprint:
         reasons.append(f"set (fingerprint {shown(old.data.fingerprint)[:16]})")
-    for model in old.recipes.keys() & new.recipes.keys():
+    for model in sorted(old.recipes.keys() & new.recipes.keys()):
         before, now = old.recipes[model], new.recipes[model]
         keys = sorted(key for key in now if before.get(key) != now[key] and key != "model_file")
         reasons += [f"{key} of {shown(model)}" for key in keys]
@@ -147,12 +147,19 @@ def environment_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> l
 
 
 def models_of(result: BenchResult) -> dict[str, ModelRecipe]:
-    """The recipes of a result. Raises BadRequest where a stored one is none."""
+    """The recipes of a result. Raises BadRequest where a stored one is none, is of another model,
+    or names code that the file does not hold."""
     models = {}
     for name, values in result.recipes.items():
         recipe = recorded_recipe(values, f"the recipe of {shown(name)} in the file")
+        if recipe.model != name:
+            raise BadRequest(
+                f"the recipe of {shown(name)} in the file is one of {shown(recipe.model)}"
+            )
         code, stored = None, result.codes.get(name)
-        if stored:
+        if is_own(name):
+            if stored is None or digest_of(stored.text) != recipe.model_code:
+                raise BadRequest(f"the file does not hold the code of {shown(name)}")
             code = ModelCode(Path(stored.path), function_of(name), stored.text)
         models[name] = ModelRecipe(recipe, code)
     return models

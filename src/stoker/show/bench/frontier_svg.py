@@ -32,7 +32,7 @@ Box = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 
 
-class Axis:
+class PlotAxis:
     """Where a value is on an axis of so many pixels."""
 
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
@@ -84,8 +84,8 @@ def frontier_svg(rows: Sequence[TableRow], letters: Sequence[str]) -> str:
     ]
     if len(known) < 2:
         return ""
-    across = Axis([s for _, s, _ in known if s], LEFT, WIDTH - RIGHT)
-    upward = Axis([d for _, _, d in known if d], HEIGHT - BOTTOM, TOP)
+    across = PlotAxis([s for _, s, _ in known if s], LEFT, WIDTH - RIGHT)
+    upward = PlotAxis([d for _, _, d in known if d], HEIGHT - BOTTOM, TOP)
     points = [
         Point(
             row,
@@ -108,7 +108,7 @@ def frontier_svg(rows: Sequence[TableRow], letters: Sequence[str]) -> str:
     )
 
 
-def axes(across: Axis, upward: Axis) -> list[str]:
+def axes(across: PlotAxis, upward: PlotAxis) -> list[str]:
     floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     parts = [f'<path class="axis" d="M{LEFT} {TOP}V{floor}H{right}"/>']
     for value in across.ticks():

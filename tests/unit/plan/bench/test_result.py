@@ -179,3 +179,17 @@ def test_a_stored_recipe_is_checked_when_it_is_used() -> None:
     assert models_of(good)["resnet18"].recipe.model == "resnet18"
     with pytest.raises(BadRequest, match="the recipe of resnet18 in the file"):
         models_of(replace(good, recipes={"resnet18": {"epochs": "many"}}))
+
+
+def test_code_of_a_file_is_only_that_of_its_own_models() -> None:
+    own = result(row(model="net.py:build"))
+    assert models_of(own)["net.py:build"].code is not None
+    with pytest.raises(BadRequest, match="does not hold the code"):
+        models_of(replace(own, codes={}))
+    with pytest.raises(BadRequest, match="does not hold the code"):
+        models_of(replace(own, codes={"net.py:build": StoredCode("/x", "another text")}))
+    recipes = {"resnet18": own.recipes["net.py:build"]}
+    with pytest.raises(BadRequest, match=r"is one of net\.py:build"):
+        models_of(replace(result(row()), recipes=recipes))
+    code = {"resnet18": StoredCode("/x", "import os")}
+    assert models_of(result(row(), codes=code))["resnet18"].code is None
