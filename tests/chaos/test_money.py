@@ -21,8 +21,8 @@ from chaos.conftest import Tables
 from chaos.trainers import Trainers
 from shares import share
 from stoker.errors import BAD_REQUEST, INTERRUPTED
-from stoker.price.budget import is_budget_stop
-from stoker.price.ledger import cost_of
+from stoker.price.ledger.budget import is_budget_stop
+from stoker.price.ledger.cost import cost_of
 from stoker.run.directory import Run
 from stoker.survive.checkpoints import Checkpoints
 from waiting import until

@@ -46,6 +46,7 @@ FLOORS = {
     "measure.trials": 4.1,
     "measure.logs": 4.1,
     "price": 5,
+    "price.ledger": 5.1,
     "train.model": 6,
     "train": 6.1,
     "train.trials": 6.2,

@@ -24,7 +24,7 @@ from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import CALL_THREADS
 from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
-from stoker.price.budget import Limits, check_budget, raise_budget_stop
+from stoker.price.ledger.budget import Limits, check_budget, raise_budget_stop
 from stoker.price.machine_here import price_here
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.recipe import Recipe

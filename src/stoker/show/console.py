@@ -16,7 +16,7 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stoker.measure.spans import APART, WAITING
-from stoker.price.budget import is_budget_stop
+from stoker.price.ledger.budget import is_budget_stop
 from stoker.run.kinds import Event
 from stoker.text import clock, one_line, plural, printable, say, wrapped
 

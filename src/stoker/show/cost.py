@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stoker.price.hourly import HourlyPrice
-from stoker.price.ledger import RunCost, cost_of
-from stoker.price.rank_time import CATEGORIES
+from stoker.price.ledger.cost import RunCost, cost_of
+from stoker.price.ledger.rank_time import CATEGORIES
 from stoker.run.directory import Run
 from stoker.run.kinds import Event
 from stoker.text import clock, one_line, shown

@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker.errors import exit_code
 from stoker.fleet.launcher import is_rank
-from stoker.price.budget import BudgetSpent, is_budget_stop
+from stoker.price.ledger.budget import BudgetSpent, is_budget_stop
 from stoker.run.events import Events
 from stoker.train.state import TrainState
 

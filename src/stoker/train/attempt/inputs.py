@@ -9,7 +9,7 @@ import torch
 
 from stoker.errors import BadRequest
 from stoker.host.counters import seconds_since_start
-from stoker.price.budget import NO_LIMITS, Limits
+from stoker.price.ledger.budget import NO_LIMITS, Limits
 from stoker.recipe.changes import Change
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener

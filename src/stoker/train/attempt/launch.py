@@ -27,7 +27,7 @@ from stoker.fleet.elastic import launch as take_part
 from stoker.fleet.launcher import COMMAND_START, START_TIME, is_rank, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
 from stoker.host.counters import process_start_s, seconds_since_start
-from stoker.price.budget import raise_budget_stop
+from stoker.price.ledger.budget import raise_budget_stop
 from stoker.recipe.changes import changes
 from stoker.recipe.early_end import early_end
 from stoker.recipe.model_file import label_of

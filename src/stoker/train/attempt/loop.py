@@ -21,7 +21,7 @@ from stoker.data.loading.loader import Loaded
 from stoker.errors import StokerError
 from stoker.host.out_of_memory import is_out_of_memory
 from stoker.measure.spans import shares_of
-from stoker.price.budget import ELSEWHERE, is_budget_stop
+from stoker.price.ledger.budget import ELSEWHERE, is_budget_stop
 from stoker.recipe.early_end import early_end
 from stoker.recipe.schedule import Batch
 from stoker.run.directory import Run

@@ -18,7 +18,8 @@ from typing import Any
 from stoker.errors import BadRequest
 from stoker.fleet.launcher import COMMAND_START
 from stoker.host.counters import boot_id, process_start_s
-from stoker.price.budget import (
+from stoker.price.hourly import HourlyPrice
+from stoker.price.ledger.budget import (
     BUDGET,
     BudgetSpent,
     BudgetWatch,
@@ -27,11 +28,10 @@ from stoker.price.budget import (
     longest_times,
     require_room,
 )
-from stoker.price.hourly import HourlyPrice
-from stoker.price.ledger import command_name, cost_of
-from stoker.price.life_sign import LifeSign, life_sign_path
+from stoker.price.ledger.cost import command_name, cost_of
+from stoker.price.ledger.life_sign import LifeSign, life_sign_path
+from stoker.price.ledger.spending import RunningMachine, Spending
 from stoker.price.machine_here import price_here
-from stoker.price.spending import RunningMachine, Spending
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
 from stoker.survive.stopping import StopRequest

@@ -16,8 +16,8 @@ from hashlib import sha256
 from itertools import accumulate
 
 from stoker.price.hourly import HourlyPrice
-from stoker.price.life_sign import life_sign
-from stoker.price.rank_time import (
+from stoker.price.ledger.life_sign import life_sign
+from stoker.price.ledger.rank_time import (
     CATEGORIES,
     IDLE,
     NEVER,

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from golden import check_golden
+from priced_runs import BATCH, end, new_run, price, start, step, write
 from stoker.errors import BAD_REQUEST, BadRequest
-from stoker.price.budget import (
+from stoker.price.hourly import HourlyPrice
+from stoker.price.ledger.budget import (
     BudgetSpent,
     BudgetWatch,
     Limits,
@@ -22,12 +24,10 @@ from stoker.price.budget import (
     raise_budget_stop,
     require_room,
 )
-from stoker.price.hourly import HourlyPrice
-from stoker.price.ledger import RunCost, command_name, cost_of
-from stoker.price.spending import RunningMachine, Spending
+from stoker.price.ledger.cost import RunCost, command_name, cost_of
+from stoker.price.ledger.spending import RunningMachine, Spending
 from stoker.run.directory import Run
 from stoker.survive.stopping import StopRequest
-from unit.price.priced_runs import BATCH, end, new_run, price, start, step, write
 
 NOTHING = RunCost([], [])
 PRICE = HourlyPrice(dollars=3600.0, kind="stated", source="a test", date="2026-08-22")

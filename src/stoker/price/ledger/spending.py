@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stoker.price.ledger import RunCost
+from stoker.price.ledger.cost import RunCost
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.price.hourly import HourlyPrice
-from stoker.price.ledger import cost_of
-from stoker.price.life_sign import WIDTH, LifeSign, life_sign, life_sign_path
-from stoker.price.rank_time import CATEGORIES
-from stoker.run.directory import Run
-from unit.price.priced_runs import (
+from priced_runs import (
     BATCH,
     FakeCluster,
     Rented,
@@ -29,6 +24,11 @@ from unit.price.priced_runs import (
     step,
     write,
 )
+from stoker.price.hourly import HourlyPrice
+from stoker.price.ledger.cost import cost_of
+from stoker.price.ledger.life_sign import WIDTH, LifeSign, life_sign, life_sign_path
+from stoker.price.ledger.rank_time import CATEGORIES
+from stoker.run.directory import Run
 
 MACHINE = {"boot": "b", "command_s": 100.0, "began_s": 110.0}
 PER_SECOND = price(3600.0)

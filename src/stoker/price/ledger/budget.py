@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from stoker.errors import BadRequest
 from stoker.measure.spans import APART
 from stoker.price.hourly import HourlyPrice
-from stoker.price.ledger import RunCost, cost_of
-from stoker.price.spending import Spending
+from stoker.price.ledger.cost import RunCost, cost_of
+from stoker.price.ledger.spending import Spending
 from stoker.run.directory import Run
 from stoker.run.kinds import Event
 from stoker.survive.stopping import StopRequest
