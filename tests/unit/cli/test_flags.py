@@ -17,7 +17,7 @@ from stoker.errors import BadRequest
 from stoker.recipe.recipe import SPECS, TYPES, Recipe
 from stoker.recipe.resolve import ALIASES, resolve
 
-MOST_FLAGS = 70
+MOST_FLAGS = 73
 MOST_COMMON_FLAGS = 14
 TRAIN = train_parser()
 HELPS = ("-h", "--help", "--help-all")
@@ -181,7 +181,13 @@ def test_other_verbs_refer_to_the_flags_of_train(verb: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 160])
-@pytest.mark.parametrize("verb", ["train", "doctor", "show-config", "pack", "bench"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *("train", "doctor", "show-config", "pack", "prices"),
+        *("bench-data", "bench-train", "bench-table", "bench-reproduce"),
+    ],
+)
 def test_help_fits_the_terminal_and_breaks_between_words(
     monkeypatch: pytest.MonkeyPatch, verb: str, columns: int
 ) -> None:
