@@ -20,7 +20,7 @@ FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class WorkStage:
     """Steps of one image size and batch size."""
 
     image_size: int
@@ -42,7 +42,7 @@ class Workload:
     classes: int
     train_images: int
     epochs: int
-    stages: tuple[Stage, ...]
+    stages: tuple[WorkStage, ...]
     evaluations: int
     evaluation_images: int
     evaluation_size: int
@@ -84,7 +84,7 @@ def workload_of(
 
     timeline = Timeline.of(recipe, train_images)
     stages = tuple(
-        Stage(image_size=each.image_size, batch_size=each.batch_size, steps=each.steps)
+        WorkStage(image_size=each.image_size, batch_size=each.batch_size, steps=each.steps)
         for each in timeline.stretches
     )
     return Workload(
