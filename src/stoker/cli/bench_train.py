@@ -48,9 +48,8 @@ def parser() -> Parser:
         "out of memory, crashes or takes too long is a row too. The same command goes on where it "
         "was stopped.",
         examples=(
-            "stoker bench train photos-packed --model resnet18,resnet50 --batch-size 16,32,64",
-            "stoker bench train photos-packed --precision fp32,bf16 --ranks 1,2 "
-            "--price-per-hour 3.06",
+            "stoker bench train photos-packed --model resnet18,resnet50 --batch-size 16,32",
+            "stoker bench train photos-packed --precision fp32,bf16 --ranks 1,2",
         ),
     )
     add = train.add_argument

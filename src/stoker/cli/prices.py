@@ -35,7 +35,7 @@ from stoker.text import say, shown
 def parser() -> Parser:
     prices = Parser(
         prog="stoker prices",
-        usage="stoker prices [--gpu NAME] [--provider NAME] [--max-price X] [--on-day DAY] ...",
+        usage="stoker prices [--gpu NAME] [--provider NAME] [--on-day DAY] [flags]",
         description="Show what GPU machines cost, with the source and age of each price: the "
         "cheapest machine of each GPU first. Dollars are for an hour of the whole machine.",
         examples=(

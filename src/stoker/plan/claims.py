@@ -21,7 +21,7 @@ LONGEST_REST = 1.5
 MOST_EFFICIENCY = 1.05
 """GPUs together are at most this many times as fast as that many times one of them."""
 MOST_OFF_RULE = 4.0
-"""A learning rate further from the scaling rule than by this factor is warned of."""
+"""A learning rate that is off the scaling rule by this factor or more is warned of."""
 LR_BASE, LR_BASE_SIZE = 0.1, 256
 
 
@@ -261,7 +261,7 @@ def rate_off_rule(claim: RunClaim) -> Figures | None:
     base = claim.lr_base.value if claim.lr_base else LR_BASE
     base_size = claim.lr_base_size.value if claim.lr_base_size else LR_BASE_SIZE
     right = base * claim.batch_size.value / base_size
-    if right / MOST_OFF_RULE <= claim.lr.value <= right * MOST_OFF_RULE:
+    if right / MOST_OFF_RULE < claim.lr.value < right * MOST_OFF_RULE:
         return None
     return {
         "stated": claim.lr.value,
