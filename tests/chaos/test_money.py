@@ -66,6 +66,7 @@ class Provider:
     def __init__(self, trainers: Trainers, log: Path) -> None:
         self._trainers, self._log = trainers, log
         self.machine_s = self.dollars = 0.0
+        trainers.train(["--help"], log)  # the server has imported torch once it answers
 
     def train(self, argv: list[str], per_hour: float, machines: int, **how: Any) -> list[int]:
         began = time.time()
