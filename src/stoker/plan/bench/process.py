@@ -238,7 +238,7 @@ def combined(ranks: list[dict[str, Any]], cell: BenchCell) -> Figures:
         verdict=verdict.lines()[0] if verdict else "",
         memory_bytes=max(rank["memory_bytes"] for rank in ranks),
         flops_per_image=first["flops_per_image"],
-        peak_flops=peak_flops(device["name"], cell.precision),
+        peak_flops=peak_flops(device["name"], device["memory_bytes"], cell.precision),
         device=device,
         state=first["state"],
     )

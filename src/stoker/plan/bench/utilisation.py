@@ -7,13 +7,15 @@ share is empty wherever the peak of the device in that precision is not known: a
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 
+from stoker.errors import BadRequest
 from stoker.recipe.recipe import Recipe
 
 COUNTED_IMAGES = 2
 """Images of the counted pass: some layers refuse to train on one."""
 KNOWN = "stoker.plan.gpu.known"
+"""The table of GPUs, which gives peaks in TFLOPS."""
+TERA = 1e12
 
 
 def training_flops(recipe: Recipe, classes: int) -> float | None:
@@ -36,12 +38,15 @@ def training_flops(recipe: Recipe, classes: int) -> float | None:
     return counter.get_total_flops() / COUNTED_IMAGES or None
 
 
-def peak_flops(gpu: str, precision: str) -> float | None:
+def peak_flops(gpu: str, memory_bytes: int, precision: str) -> float | None:
     """Operations a second that a GPU can make at most; None where no source is known."""
-    if not gpu or find_spec("stoker.plan.gpu") is None or find_spec(KNOWN) is None:
+    if not gpu:
         return None
-    peak = import_module(KNOWN).peak_flops(gpu, precision)
-    return float(peak) if peak else None
+    try:
+        peak = import_module(KNOWN).gpu_named(gpu, memory_bytes / 2**30).peak(precision)
+    except (ImportError, BadRequest):
+        return None
+    return float(peak) * TERA or None
 
 
 def utilisation(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from bench_results import FIGURES, row
-from stoker.plan.bench.utilisation import peak_flops, training_flops, utilisation
+from stoker.errors import BadRequest
+from stoker.plan.bench.utilisation import KNOWN, peak_flops, training_flops, utilisation
 from stoker.recipe.recipe import Recipe
 
 
@@ -24,5 +29,21 @@ def test_the_share_of_a_peak() -> None:
 
 
 def test_a_processor_has_no_known_peak() -> None:
-    assert peak_flops("", "fp32") is None
+    assert peak_flops("", 0, "fp32") is None
     assert row(figures=FIGURES).mfu is None
+
+
+def test_the_peak_of_a_gpu_is_that_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gpu_named(name: str, memory_gib: float) -> SimpleNamespace:
+        if name != "A100":
+            raise BadRequest("nothing is known of it")
+        assert memory_gib == 40
+        return SimpleNamespace(peak={"bf16": 312.0, "tf32": 0.0}.__getitem__)
+
+    monkeypatch.setitem(sys.modules, KNOWN.rpartition(".")[0], SimpleNamespace())
+    monkeypatch.setitem(sys.modules, KNOWN, SimpleNamespace(gpu_named=gpu_named))
+    assert peak_flops("A100", 40 << 30, "bf16") == 312e12
+    assert peak_flops("A100", 40 << 30, "tf32") is None
+    assert peak_flops("another", 1, "bf16") is None
+    figures = replace(FIGURES, peak_flops=312e12)
+    assert row(figures=figures).mfu == pytest.approx(102 * 1.1e10 / 312e12)
