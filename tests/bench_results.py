@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from stoker.plan.bench.cells import BenchCell
-from stoker.plan.bench.process import Limits
+from stoker.plan.bench.process import CellLimits
 from stoker.plan.bench.result import BenchResult, DataFacts, StoredCode
 from stoker.plan.bench.rows import BenchRow, Figures, failed_row
 from stoker.price.hourly import STATED, HourlyPrice
@@ -79,7 +79,7 @@ def result(
         "recipes": {model: recipe_of(model).values() for model in models},
         "codes": {model: StoredCode(f"/x/{model}", CODE) for model in models if is_own(model)},
         "cells": tuple(one.cell for one in rows),
-        "limits": Limits(50, 5, 900.0, 0.0),
+        "limits": CellLimits(50, 5, 900.0, 0.0),
         "data": DataFacts("/data/photos-packed", "54288d80794a8569", IMAGES, 10, "jpeg"),
         "environment": {
             "processor": "a processor",

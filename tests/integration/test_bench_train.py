@@ -15,7 +15,7 @@ from bench_results import row
 from integration.processes import finish, start, wait_until
 from stoker.data.dataset import Dataset
 from stoker.plan.bench.cells import BenchCell
-from stoker.plan.bench.process import Limits
+from stoker.plan.bench.process import CellLimits
 from stoker.plan.bench.result import BenchResult, read_result, write_result
 from stoker.plan.bench.session import ModelRecipe, planned
 from stoker.recipe.recipe import Recipe
@@ -163,7 +163,7 @@ def test_a_row_of_two_ranks_is_measured_again(packed: Path, tmp_path: Path) -> N
     """A rate far above what this machine reaches: the answer is known."""
     cell = BenchCell("resnet9_w4", 16, 8, "fp32", 2)
     models = {cell.model: ModelRecipe(Recipe(model=cell.model), None)}
-    limits = Limits(2, 5, 120.0, 0.0)
+    limits = CellLimits(2, 5, 120.0, 0.0)
     plan = planned(Dataset(packed), [cell], models, limits, ("here", "defaults"), None)
     claim = replace(row(1e9), cell=cell)
     write_result(tmp_path / "bench.json", plan.with_row(claim))

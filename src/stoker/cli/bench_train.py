@@ -90,12 +90,12 @@ def run(words: Sequence[str]) -> int:
 
     # Here, so that help and mistakes need neither torch nor OpenCV.
     from stoker.data.dataset import Dataset
-    from stoker.plan.bench.process import Limits
+    from stoker.plan.bench.process import CellLimits
     from stoker.plan.bench.session import ModelRecipe, continued, planned, run_missing
     from stoker.show.bench.progress import begin_lines, closing_lines, row_line
 
     with listening() as stop, stops_at_once(stop, "measuring", KEPT):
-        limits = Limits(parsed.steps, parsed.repeats, parsed.time_limit, parsed.memory_limit)
+        limits = CellLimits(parsed.steps, parsed.repeats, parsed.time_limit, parsed.memory_limit)
         models = {name: ModelRecipe(recipe, code) for name, (recipe, code) in bases.items()}
         dataset = Dataset(parsed.data)
         labels = (parsed.machine, str(parsed.recipe or ZERO_CONFIG))

@@ -24,7 +24,7 @@ from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import CALL_THREADS
 from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
-from stoker.price.ledger.budget import Limits, check_budget, raise_budget_stop
+from stoker.price.ledger.budget import BudgetLimits, check_budget, raise_budget_stop
 from stoker.price.machine_here import price_here
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.recipe import Recipe
@@ -204,12 +204,12 @@ def profile_steps(text: str | None) -> range | None:
     return range(first, last + 1)
 
 
-def limits_of(parsed: argparse.Namespace) -> Limits:
+def limits_of(parsed: argparse.Namespace) -> BudgetLimits:
     """The budget. Raises BadRequest where a limit is not a number above 0."""
     for flag, value in (("--max-dollars", parsed.max_dollars), ("--max-hours", parsed.max_hours)):
         if value is not None and not 0 < value < math.inf:
             raise BadRequest(f"{flag} must be above 0, not {value:g}")
-    return Limits(parsed.max_dollars, parsed.max_hours)
+    return BudgetLimits(parsed.max_dollars, parsed.max_hours)
 
 
 def check_money(parsed: argparse.Namespace, run: Run, recipe: Recipe) -> None:

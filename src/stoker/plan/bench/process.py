@@ -56,7 +56,7 @@ GB = 10**9
 
 
 @dataclass(frozen=True)
-class Limits:
+class CellLimits:
     """How a cell is measured."""
 
     steps: int
@@ -71,7 +71,7 @@ class Limits:
 
 
 def run_cell(
-    data: Path, cell: BenchCell, base: Recipe, code: ModelCode | None, limits: Limits
+    data: Path, cell: BenchCell, base: Recipe, code: ModelCode | None, limits: CellLimits
 ) -> BenchRow:
     """Measure one cell; returns its row, whatever the outcome. `base` is the recipe of its model.
     Raises BadRequest where no process can be started, and what a stop request raises."""
@@ -87,7 +87,7 @@ def run_cell(
 
 
 def job_data(
-    data: Path, cell: BenchCell, base: Recipe, code: ModelCode | None, limits: Limits
+    data: Path, cell: BenchCell, base: Recipe, code: ModelCode | None, limits: CellLimits
 ) -> dict[str, Any]:
     """What the processes of a cell read."""
     text = None
@@ -133,7 +133,7 @@ def run_keeper(folder: Path) -> int:
 
 
 def row_of_folder(
-    folder: Path, cell: BenchCell, code: int, limits: Limits, seconds: float
+    folder: Path, cell: BenchCell, code: int, limits: CellLimits, seconds: float
 ) -> BenchRow:
     """The row of a cell that has ended."""
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -157,7 +157,7 @@ def failure(
     ranks: list[dict[str, Any] | None],
     log: str,
     code: int,
-    limits: Limits,
+    limits: CellLimits,
 ) -> tuple[str, str]:
     """The outcome of a cell without figures, and the reason in one line."""
     for outcome in (NO_MEMORY, REFUSED):
@@ -181,7 +181,7 @@ def failure(
     return CRASHED, f"{name} {ending(blamed_code)}{f': {reason}' if reason else ''}"
 
 
-def limit_note(outcome: str, limits: Limits) -> str:
+def limit_note(outcome: str, limits: CellLimits) -> str:
     """How much memory a process was allowed, where that was limited."""
     is_limited = outcome == NO_MEMORY and limits.memory_gb
     return f" (--memory-limit {limits.memory_gb:g} GB)" if is_limited else ""

@@ -18,7 +18,7 @@ from stoker.commit import json_bytes, sha256_json, write_bytes
 from stoker.errors import BadRequest, StokerError, is_readable
 from stoker.plan.bench.cells import MOST_CELLS, BenchCell
 from stoker.plan.bench.consistency import dollar_contradiction, epoch_contradiction, number
-from stoker.plan.bench.process import Limits
+from stoker.plan.bench.process import CellLimits
 from stoker.plan.bench.rows import MOST_REPEATS, BenchRow, cell_of_fields, row_of
 from stoker.plan.bench.stored_fields import Fields
 from stoker.price.hourly import ON_DEMAND, SPOT, STATED, HourlyPrice
@@ -66,7 +66,7 @@ class BenchResult:
     """The texts of models of the user's own, by model."""
     cells: tuple[BenchCell, ...]
     """In the order of measuring."""
-    limits: Limits
+    limits: CellLimits
     data: DataFacts
     environment: Mapping[str, Any]
     price: HourlyPrice | None
@@ -201,8 +201,8 @@ def codes_of(fields: Fields) -> dict[str, StoredCode]:
     return codes
 
 
-def limits_of(fields: Fields) -> Limits:
-    return Limits(
+def limits_of(fields: Fields) -> CellLimits:
+    return CellLimits(
         fields.whole("steps", 1, MOST_STEPS),
         fields.whole("repeats", 1, MOST_REPEATS),
         fields.number("time_limit_s", 0, 1e7),

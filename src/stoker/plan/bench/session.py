@@ -18,7 +18,7 @@ from stoker.data.dataset import Dataset
 from stoker.errors import BadRequest
 from stoker.measure.environment import as_data, environment_here
 from stoker.plan.bench.cells import BenchCell
-from stoker.plan.bench.process import Limits, run_cell
+from stoker.plan.bench.process import CellLimits, run_cell
 from stoker.plan.bench.result import (
     BenchResult,
     DataFacts,
@@ -74,7 +74,7 @@ def planned(
     dataset: Dataset,
     cells: Sequence[BenchCell],
     models: Mapping[str, ModelRecipe],
-    limits: Limits,
+    limits: CellLimits,
     labels: tuple[str, str],
     price: HourlyPrice | None,
 ) -> BenchResult:

@@ -42,7 +42,7 @@ class BudgetSpent(BadRequest):
 
 
 @dataclass(frozen=True)
-class Limits:
+class BudgetLimits:
     """What a run may cost and how long it may take, over all of its attempts; None: no limit."""
 
     dollars: float | None = None
@@ -64,8 +64,8 @@ class Limits:
 
     def reason(self, dollars: float, hours: float, per_hour: float) -> str:
         """Which limit is reached, and what to do."""
-        by_hours = Limits(hours=self.hours).seconds_left(dollars, hours, per_hour)
-        by_dollars = Limits(dollars=self.dollars).seconds_left(dollars, hours, per_hour)
+        by_hours = BudgetLimits(hours=self.hours).seconds_left(dollars, hours, per_hour)
+        by_dollars = BudgetLimits(dollars=self.dollars).seconds_left(dollars, hours, per_hour)
         if self.dollars is not None and by_dollars <= by_hours:
             return (
                 f"{BUDGET}${dollars:,.2f} of ${self.dollars:,.2f} spent; raise --max-dollars "
@@ -77,7 +77,7 @@ class Limits:
         )
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = BudgetLimits()
 
 
 @dataclass
@@ -136,7 +136,7 @@ def longest_times(run: Run) -> LongestTimes:
     return times
 
 
-def require_room(limits: Limits, cost: RunCost, per_hour: float, times: LongestTimes) -> None:
+def require_room(limits: BudgetLimits, cost: RunCost, per_hour: float, times: LongestTimes) -> None:
     """Raise BudgetSpent where a run could not start, train and save before a limit is passed."""
     needed_s = times.starting_s + times.leaving_s
     left_s = limits.seconds_left(cost.total, cost.hours, per_hour)
@@ -147,7 +147,7 @@ def require_room(limits: Limits, cost: RunCost, per_hour: float, times: LongestT
         raise BudgetSpent(f"{reason}: {needed}{price}, and {max(left_s, 0):.0f} s are left")
 
 
-def check_budget(limits: Limits, run: Run, price: HourlyPrice | None) -> None:
+def check_budget(limits: BudgetLimits, run: Run, price: HourlyPrice | None) -> None:
     """Raise BadRequest where a budget has no price to count with, or leaves no room for a start on
     this machine."""
     if not limits:
@@ -166,7 +166,7 @@ class BudgetWatch:
     """Requests a stop in time, from a thread of its own, so that it also ends what does not ask."""
 
     def __init__(
-        self, limits: Limits, spending: Spending, times: LongestTimes, stop: StopRequest
+        self, limits: BudgetLimits, spending: Spending, times: LongestTimes, stop: StopRequest
     ) -> None:
         self.limits, self.spending, self.times, self._stop = limits, spending, times, stop
         self._over = threading.Event()

@@ -9,7 +9,7 @@ import torch
 
 from stoker.errors import BadRequest
 from stoker.host.counters import seconds_since_start
-from stoker.price.ledger.budget import NO_LIMITS, Limits
+from stoker.price.ledger.budget import NO_LIMITS, BudgetLimits
 from stoker.recipe.changes import Change
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
@@ -36,7 +36,7 @@ class AttemptOptions:
     bits of a result depend on it."""
     price_per_hour: float | None = None
     """Dollars that the user states for an hour of this machine."""
-    limits: Limits = NO_LIMITS
+    limits: BudgetLimits = NO_LIMITS
     """What the run may cost, over all of its attempts."""
     until: float | None = None
     """The epoch after which to end, with a checkpoint from which the run can go on."""

@@ -21,9 +21,9 @@ from stoker.host.counters import boot_id, process_start_s
 from stoker.price.hourly import HourlyPrice
 from stoker.price.ledger.budget import (
     BUDGET,
+    BudgetLimits,
     BudgetSpent,
     BudgetWatch,
-    Limits,
     LongestTimes,
     longest_times,
     require_room,
@@ -111,7 +111,7 @@ def counting(
     run: Run,
     ranks: Ranks,
     stop: StopRequest,
-    limits: Limits,
+    limits: BudgetLimits,
     stated: float | None,
     spot_notice: str,
 ) -> Iterator[Money]:

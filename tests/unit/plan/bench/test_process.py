@@ -11,10 +11,10 @@ import pytest
 
 from bench_results import CELL
 from golden import check_golden
-from stoker.plan.bench.process import Limits, row_of_folder
+from stoker.plan.bench.process import CellLimits, row_of_folder
 from stoker.plan.bench.rows import BenchRow
 
-LIMITS = Limits(50, 5, 60.0, 2.0)
+LIMITS = CellLimits(50, 5, 60.0, 2.0)
 
 
 def end(*codes: int | None, **facts: Any) -> dict[str, Any]:

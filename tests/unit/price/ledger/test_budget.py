@@ -14,9 +14,9 @@ from priced_runs import BATCH, end, new_run, price, start, step, write
 from stoker.errors import BAD_REQUEST, BadRequest
 from stoker.price.hourly import HourlyPrice
 from stoker.price.ledger.budget import (
+    BudgetLimits,
     BudgetSpent,
     BudgetWatch,
-    Limits,
     LongestTimes,
     check_budget,
     is_budget_stop,
@@ -84,9 +84,9 @@ def test_spending_counts_no_second_of_a_command_twice(run: Run) -> None:
 def test_seconds_left_end_at_the_first_limit(
     limit: float, dollars: float, hours: float, per_hour: float
 ) -> None:
-    both = Limits(limit, 24.0).seconds_left(dollars, hours, per_hour)
-    one = Limits(dollars=limit).seconds_left(dollars, hours, per_hour)
-    other = Limits(hours=24.0).seconds_left(dollars, hours, per_hour)
+    both = BudgetLimits(limit, 24.0).seconds_left(dollars, hours, per_hour)
+    one = BudgetLimits(dollars=limit).seconds_left(dollars, hours, per_hour)
+    other = BudgetLimits(hours=24.0).seconds_left(dollars, hours, per_hour)
     assert both == min(one, other)
     if 0 < one < 1e12:
         assert dollars + one / 3600 * per_hour == pytest.approx(limit)
@@ -96,7 +96,9 @@ def test_a_stop_is_requested_while_there_is_time_to_save() -> None:
     clock, stop = FakeClock(), StopRequest()
     times = LongestTimes(saving_s=3.0)
     times.steps_s.append(1.0)
-    watch = BudgetWatch(Limits(dollars=100.0), Spending(NOTHING, [machine()], clock), times, stop)
+    watch = BudgetWatch(
+        BudgetLimits(dollars=100.0), Spending(NOTHING, [machine()], clock), times, stop
+    )
     watch.require()
     assert not stop
     watch.require(work_s=60.0)  # an evaluation that would not be finished
@@ -114,7 +116,7 @@ def test_a_stop_is_requested_while_there_is_time_to_save() -> None:
 def test_the_watch_requests_a_stop_by_itself() -> None:
     stop = StopRequest()
     spending = Spending(NOTHING, [machine()])
-    watch = BudgetWatch(Limits(hours=1e-6), spending, LongestTimes(), stop)
+    watch = BudgetWatch(BudgetLimits(hours=1e-6), spending, LongestTimes(), stop)
     watch.begin()
     watch._thread.join(timeout=60)
     assert is_budget_stop(stop.reason)
@@ -131,12 +133,12 @@ def test_times_are_learned_from_events(run: Run) -> None:
 
 
 def test_a_budget_that_is_spent_refuses_a_start(run: Run) -> None:
-    check_budget(Limits(), spent_run(run), None)
-    check_budget(Limits(dollars=300.0, hours=1.0), run, PRICE)
+    check_budget(BudgetLimits(), spent_run(run), None)
+    check_budget(BudgetLimits(dollars=300.0, hours=1.0), run, PRICE)
     with pytest.raises(BudgetSpent):
-        check_budget(Limits(dollars=31.0), run, PRICE)
+        check_budget(BudgetLimits(dollars=31.0), run, PRICE)
     with pytest.raises(BudgetSpent):
-        check_budget(Limits(hours=31 / 3600), run, None)
+        check_budget(BudgetLimits(hours=31 / 3600), run, None)
     assert BudgetSpent.exit_code == BAD_REQUEST
 
 
@@ -144,15 +146,15 @@ def test_sentences_golden(run: Run) -> None:
     spent_run(run)
     lines = []
     for limits, priced in (
-        (Limits(dollars=31.0), PRICE),
-        (Limits(hours=31 / 3600), None),
-        (Limits(dollars=31.0), None),
+        (BudgetLimits(dollars=31.0), PRICE),
+        (BudgetLimits(hours=31 / 3600), None),
+        (BudgetLimits(dollars=31.0), None),
     ):
         with pytest.raises(BadRequest) as refusal:
             check_budget(limits, run, priced)
         lines.append(str(refusal.value))
     with pytest.raises(BudgetSpent) as spent:
-        raise_budget_stop(Limits(dollars=31.0).reason(30.5, 0.01, 3600.0))
+        raise_budget_stop(BudgetLimits(dollars=31.0).reason(30.5, 0.01, 3600.0))
     lines.append(str(spent.value))
     raise_budget_stop("SIGTERM")
     raise_budget_stop(None)
@@ -160,4 +162,4 @@ def test_sentences_golden(run: Run) -> None:
 
 
 def test_a_free_machine_has_no_limit_in_dollars() -> None:
-    require_room(Limits(dollars=1.0), NOTHING, 0.0, LongestTimes())
+    require_room(BudgetLimits(dollars=1.0), NOTHING, 0.0, LongestTimes())
