@@ -28,11 +28,16 @@ def cost_lines(run: Run, stated: HourlyPrice | None = None) -> list[str]:
     unpriced_s = cost.unpriced_s
     without = f", without {clock(unpriced_s)} of unknown price" if unpriced_s >= 1 else ""
     return [
-        f"${cost.total:,.2f} for {clock(machine_seconds(cost))} of machines at "
+        f"{money(cost.total)} for {clock(machine_seconds(cost))} of machines at "
         f"{price_text(cost.prices)}{without}",
         f"  {shares_text(cost)}",
         *units_line(run, cost),
     ]
+
+
+def money(dollars: float) -> str:
+    """Dollars and cents; of less than a dollar, three digits."""
+    return f"${dollars:,.2f}" if dollars >= 1 or not dollars else f"${dollars:.3g}"
 
 
 def machine_seconds(cost: RunCost) -> float:
@@ -54,7 +59,10 @@ def shares_text(cost: RunCost) -> str:
     named = [
         (dollars[n], LABELS.get(n, n)) for n in CATEGORIES if dollars[n] > WORTH_NAMING * total
     ]
-    texts = [f"{label} {amount / total:.1%}" for amount, label in sorted(named, reverse=True)]
+    texts = [
+        f"{label} {money(amount)} ({amount / total:.1%})"
+        for amount, label in sorted(named, reverse=True)
+    ]
     return ", ".join(texts) or "nothing was spent"
 
 
@@ -64,11 +72,11 @@ def units_line(run: Run, cost: RunCost) -> list[str]:
     done = cost.points[-1].position if cost.points else 0
     if starts and starts[-1]["samples"] and done:
         epochs = done / starts[-1]["samples"]
-        parts.append(f"${cost.total / epochs:,.4f} an epoch")
+        parts.append(f"{money(cost.total / epochs)} an epoch")
     if best := best_evaluation(run):
         share = best["top1"] / best["images"]
         dollars = dollars_at_evaluation(cost, best["position"])
-        parts.append(f"${dollars:,.2f} up to the best top-1 of {share:.2%}")
+        parts.append(f"{money(dollars)} up to the best top-1 of {share:.2%}")
     return [f"  {'; '.join(parts)}"] if parts else []
 
 
