@@ -11,7 +11,6 @@ from pathlib import Path
 from stoker.cli.flags import Parser, add_price_flag, check_price
 from stoker.errors import BAD_REQUEST, FINISHED
 from stoker.measure.logs.runs import read_log
-from stoker.price.machine_here import price_here
 from stoker.run.directory import Run
 from stoker.show.compare import header, row
 from stoker.show.explain import explain
@@ -35,7 +34,11 @@ def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
     runs, given_price = parsed.runs, parsed.price_per_hour
     check_price(given_price)
-    price = None if given_price is None else price_here(given_price, "off")
+    price = None
+    if given_price is not None:
+        from stoker.price.machine_here import price_here
+
+        price = price_here(given_price, "off")
     if len(runs) > 1:
         return show_table(runs)
     given = Path(runs[0])

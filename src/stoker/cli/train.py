@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stoker.cli.flags import (
     Parser,
@@ -24,8 +25,6 @@ from stoker.fleet.launcher import is_rank
 from stoker.fleet.rendezvous import CALL_THREADS
 from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
-from stoker.price.ledger.budget import BudgetLimits, check_budget, raise_budget_stop
-from stoker.price.machine_here import price_here
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, resolutions
@@ -38,6 +37,9 @@ from stoker.text import say, shown
 from stoker.train.attempt import launch
 from stoker.train.model.names import OWN, check_fine_tuning, check_model
 from stoker.train.model.optimizer_names import check_optimizer
+
+if TYPE_CHECKING:  # help and mistakes are answered without it
+    from stoker.price.ledger.budget import BudgetLimits
 
 MOST_PROFILED = 100
 """Steps in a trace: about a megabyte each before compression."""
@@ -206,6 +208,8 @@ def profile_steps(text: str | None) -> range | None:
 
 def limits_of(parsed: argparse.Namespace) -> BudgetLimits:
     """The budget. Raises BadRequest where a limit is not a number above 0."""
+    from stoker.price.ledger.budget import BudgetLimits
+
     for flag, value in (("--max-dollars", parsed.max_dollars), ("--max-hours", parsed.max_hours)):
         if value is not None and not 0 < value < math.inf:
             raise BadRequest(f"{flag} must be above 0, not {value:g}")
@@ -215,6 +219,9 @@ def limits_of(parsed: argparse.Namespace) -> BudgetLimits:
 def check_money(parsed: argparse.Namespace, run: Run, recipe: Recipe) -> None:
     """Raise BadRequest where a budget has no price, or is spent."""
     if limits := limits_of(parsed):
+        from stoker.price.ledger.budget import check_budget
+        from stoker.price.machine_here import price_here
+
         price = price_here(parsed.price_per_hour, recipe.spot_notice)
         check_budget(limits, run, price)
 
@@ -273,6 +280,7 @@ def train_here(
         say(f"run {path}")
         if resolved.note:
             say(f"note: {resolved.note}")
+    from stoker.price.ledger.budget import raise_budget_stop
     from stoker.show.console import console_for
     from stoker.train.attempt.inputs import AttemptOptions
     from stoker.train.attempt.session import train

@@ -1,9 +1,9 @@
 """Autocast of CUDA for tensors on the meta device, which PyTorch's own autocast leaves alone.
 
-Invariants: products and convolutions take 16-bit copies of their inputs, and a weight is copied once
-a pass. Softmax and the norms over channels are computed in 32 bits. Attention is computed as its two
-explicit products, whatever the model calls, in every precision: the operations and the memory of
-attention are counted alike for all models.
+Invariants: products and convolutions take 16-bit copies of their inputs, and a weight is copied
+once a pass. Softmax and the norms over channels are computed in 32 bits. Attention is computed as
+its two explicit products, whatever the model calls, in every precision: the operations and the
+memory of attention are counted alike for all models.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ IN_16_BITS = {
 IN_32_BITS = {
     *FLOAT32_ON_CUDA,
     *(functional.cross_entropy, functional.log_softmax, functional.normalize, torch.norm),
-    *(torch.exp, Tensor.exp, torch.pow, Tensor.pow, functional.softplus, functional.cosine_similarity),
+    *(
+        torch.exp,
+        Tensor.exp,
+        torch.pow,
+        Tensor.pow,
+        functional.softplus,
+        functional.cosine_similarity,
+    ),
 }
 
 

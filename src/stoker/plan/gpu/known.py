@@ -1,7 +1,8 @@
 """What is known of each GPU: memory, bandwidth and peak arithmetic, from its maker's datasheet.
 
 Invariants: every spelling of a GPU (a provider's, the driver's, a published table's) leads to one
-key, and every figure has a source. A name that the table does not have is UnknownGpu, never a guess.
+key, and every figure has a source. A name that the table does not have is UnknownGpu, not a
+guess.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class UnknownGpu(BadRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """The figures of one GPU; peaks in TFLOPS without sparsity, bandwidth in 10^9 bytes a second."""
+class GpuFigures:
+    """What is known of one GPU: peaks in TFLOPS without sparsity, bandwidth in 10^9 bytes/s."""
 
     key: str
     names: tuple[str, ...]
@@ -58,11 +59,11 @@ class Gpu:
 
 
 @cache
-def gpus() -> dict[str, Gpu]:
+def gpus() -> dict[str, GpuFigures]:
     """All GPUs of the table by their keys."""
     text = files("stoker.plan.gpu").joinpath("tables", "gpus.toml").read_text()
     return {
-        key: Gpu(key=key, names=tuple(entry.pop("names")), **entry)
+        key: GpuFigures(key=key, names=tuple(entry.pop("names")), **entry)
         for key, entry in tomllib.loads(text).items()
     }
 
@@ -78,7 +79,7 @@ def spellings() -> dict[str, str]:
     return {plain(name): key for key, gpu in gpus().items() for name in (key, *gpu.names)}
 
 
-def gpu_named(name: str, memory_gib: float | None = None) -> Gpu:
+def gpu_named(name: str, memory_gib: float | None = None) -> GpuFigures:
     """The GPU of a name in any spelling; where one name stands for several sizes, the memory
     decides. Raises UnknownGpu for a name that is not in the table."""
     spelling = plain(name)

@@ -1,10 +1,10 @@
 """What a training step computes, moves and keeps: counted on shapes, without a GPU or weights.
 
-Invariants: nothing is computed and nothing is allocated. The real forward pass and backward pass run
-on the meta device, and every kernel is recorded with its multiply-adds and the bytes that it reads
-and writes. The batch of the pass is a prime number: what
-is a multiple of it grows with the batch, everything else is counted once a batch. Autocast's casts
-are kernels too. Attention is counted as its explicit products, whatever the model calls.
+Invariants: nothing is computed and nothing is allocated. The real forward and backward pass run on
+the meta device, and every kernel is recorded with its multiply-adds and the bytes that it reads and
+writes. The batch of the pass is a prime number: what is a multiple of it grows with the batch,
+everything else is counted once a batch. Autocast's casts are kernels too. Attention is counted as
+its explicit products, whatever the model calls.
 """
 
 from __future__ import annotations
@@ -44,7 +44,15 @@ VIEWS = {
     *("view", "_unsafe_view", "t", "transpose", "permute", "expand", "detach", "detach_", "alias"),
     *("as_strided", "as_strided_", "squeeze", "squeeze_", "unsqueeze", "unsqueeze_", "select"),
     *("slice", "split", "split_with_sizes", "chunk", "unbind", "empty", "new_empty", "empty_like"),
-    *("empty_strided", "new_empty_strided", "unfold", "diagonal", "lift_fresh", "device", "view_as"),
+    *(
+        "empty_strided",
+        "new_empty_strided",
+        "unfold",
+        "diagonal",
+        "lift_fresh",
+        "device",
+        "view_as",
+    ),
     *("resize_", "set_", "is_same_size", "_reshape_alias", "reshape", "sym_size", "narrow"),
 }
 """Operations that start no kernel."""
@@ -234,7 +242,7 @@ def product(operation: Operation, left: Tensor, right: Tensor, name: str) -> Ope
     )
 
 
-class BatchMeter(StorageMeter):
+class BatchMeter(StorageMeter):  # type: ignore[no-untyped-call]
     """Counts what does not grow with the batch as weights, such as their 16-bit copies."""
 
     def add(self, tensor: Tensor, kind: str = TEMPORARIES) -> Tensor:
@@ -274,7 +282,10 @@ def counts_of(model: nn.Module, name: str, image_size: int) -> OperationCounts:
 
 
 def count_pass(
-    model: nn.Module, image_size: int, narrow: bool, layout: torch.memory_format = torch.channels_last
+    model: nn.Module,
+    image_size: int,
+    narrow: bool,
+    layout: torch.memory_format = torch.channels_last,
 ) -> PassCounts:
     """The counts of a forward and backward pass with autocast (`narrow`) or in 32 bits."""
     recorder, meter, casts = Recorder(), BatchMeter(), MetaAutocast(narrow)

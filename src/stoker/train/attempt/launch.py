@@ -27,7 +27,6 @@ from stoker.fleet.elastic import launch as take_part
 from stoker.fleet.launcher import COMMAND_START, START_TIME, is_rank, log_lines_since
 from stoker.fleet.launcher import launch as start_ranks
 from stoker.host.counters import process_start_s, seconds_since_start
-from stoker.price.ledger.budget import raise_budget_stop
 from stoker.recipe.changes import changes
 from stoker.recipe.early_end import early_end
 from stoker.recipe.model_file import label_of
@@ -233,7 +232,7 @@ def launch(plan: Launch, run: Run) -> int:
         ended = start()
     if set(ended.codes) <= {errors.FINISHED, errors.INTERRUPTED}:
         if errors.INTERRUPTED in ended.codes:
-            raise_budget_stop((run.end() or {}).get("reason"))
+            refuse_spent_budget(run)
         return max(ended.codes)
     if errors.STEPPED_ASIDE in ended.codes:  # and a stop was requested
         return errors.INTERRUPTED
@@ -273,6 +272,13 @@ def launch_elastic(plan: Launch, run: Run, endpoint: Endpoint, nodes: Nodes) -> 
             f"in {run.path / 'launcher-*.log'}"
         )
     if code == errors.INTERRUPTED:
-        raise_budget_stop((run.end() or {}).get("reason"))
+        refuse_spent_budget(run)
         say("this node has left the run: the same command joins it again")
     return code
+
+
+def refuse_spent_budget(run: Run) -> None:
+    """Raise BudgetSpent where a budget has ended the run's last attempt."""
+    from stoker.price.ledger.budget import raise_budget_stop  # --help does without it
+
+    raise_budget_stop((run.end() or {}).get("reason"))

@@ -1,1 +1,0 @@
-"""The fit of the planner's tables, one module for each."""
