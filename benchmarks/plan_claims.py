@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from stoker.plan.claims import check_claims
-from stoker.plan.claims_file import parse_claims
-from stoker.show.claims import claim_lines
+from stoker.plan.claims.check import check_claims
+from stoker.plan.claims.claims_file import parse_claims
+from stoker.show.plan.claims import claim_lines
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 IMAGES = {"imagenet": 1_281_167, "caltech256": 15_240}

@@ -26,7 +26,7 @@ VERBS = {
     "doctor": "measure this machine, and predict training speed and its limit",
     "selftest": "check on this machine what Stoker promises, on a GPU or without",
     "bench": "measure how fast this machine loads and trains; compare machines",
-    "plan": "check stated figures of runs against each other",
+    "plan": "forecast time and cost on machines not rented yet; check claims",
     "evaluate": "evaluate a trained model class by class, on any labelled images",
     "predict": "classify images with a trained model",
     "export": "write a trained model for use elsewhere: safetensors, torch, ONNX",

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from golden import check_golden
 from stoker.errors import BadRequest
-from stoker.plan.claim import Figure, RunClaim
-from stoker.plan.claims import ClaimFinding, check_claims
-from stoker.plan.claims_file import MOST_BYTES, MOST_CLAIMS, parse_claims, read_claims
-from stoker.show.claims import SENTENCES, claim_lines, sentence
+from stoker.plan.claims.check import ClaimFinding, check_claims
+from stoker.plan.claims.claim import Figure, RunClaim
+from stoker.plan.claims.claims_file import MOST_BYTES, MOST_CLAIMS, parse_claims, read_claims
+from stoker.show.plan.claims import SENTENCES, claim_lines, sentence
 
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "examples" / "claims" / "p4d_in_45_minutes.toml"

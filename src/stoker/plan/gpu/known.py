@@ -1,8 +1,8 @@
-"""What is known of each GPU: memory, bandwidth and peak arithmetic, from its maker's datasheet.
+"""What is known of each GPU: memory, bandwidth and peak arithmetic.
 
 Invariants: every spelling of a GPU (a provider's, the driver's, a published table's) leads to one
-key, and every figure has a source. A name that the table does not have is UnknownGpu, not a
-guess.
+key. Every figure has a source: the page with which it was compared, or that it was recalled. A name
+that the table does not have raises UnknownGpu.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from importlib.resources import files
 from stoker.errors import BadRequest
 from stoker.text import shown
 
-MEASURED, PUBLISHED, SPECIFICATION, NO_BASIS = "measured", "published", "specification", "none"
 USABLE = 0.97
 """Share of a card's memory that a process can have: the driver and ECC keep the rest."""
+SHARE = 0.7
+"""Less memory than this part of a card's means that a machine has a share of the card."""
 
 
 class UnknownGpu(BadRequest):
@@ -26,8 +27,8 @@ class UnknownGpu(BadRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuFigures:
-    """What is known of one GPU: peaks in TFLOPS without sparsity, bandwidth in 10^9 bytes/s."""
+class KnownGpu:
+    """The figures of one GPU; peaks in TFLOPS without sparsity, bandwidth in 10^9 bytes/s."""
 
     key: str
     names: tuple[str, ...]
@@ -39,9 +40,8 @@ class GpuFigures:
     fp32: float
     capability: str
     generation: str
-    basis: str
-    """One of MEASURED, PUBLISHED, SPECIFICATION, NO_BASIS: what a forecast stands on."""
     source: str
+    """The pages that the figures were compared with; "recalled" where there are none."""
 
     @property
     def memory_bytes(self) -> int:
@@ -59,11 +59,11 @@ class GpuFigures:
 
 
 @cache
-def gpus() -> dict[str, GpuFigures]:
+def gpus() -> dict[str, KnownGpu]:
     """All GPUs of the table by their keys."""
     text = files("stoker.plan.gpu").joinpath("tables", "gpus.toml").read_text()
     return {
-        key: GpuFigures(key=key, names=tuple(entry.pop("names")), **entry)
+        key: KnownGpu(key=key, names=tuple(entry.pop("names")), **entry)
         for key, entry in tomllib.loads(text).items()
     }
 
@@ -79,7 +79,7 @@ def spellings() -> dict[str, str]:
     return {plain(name): key for key, gpu in gpus().items() for name in (key, *gpu.names)}
 
 
-def gpu_named(name: str, memory_gib: float | None = None) -> GpuFigures:
+def gpu_named(name: str, memory_gib: float | None = None) -> KnownGpu:
     """The GPU of a name in any spelling; where one name stands for several sizes, the memory
     decides. Raises UnknownGpu for a name that is not in the table."""
     spelling = plain(name)
@@ -91,6 +91,11 @@ def gpu_named(name: str, memory_gib: float | None = None) -> GpuFigures:
         raise UnknownGpu(
             f"nothing is known of the GPU '{shown(name)}': name one of {known}, or measure on it "
             "with stoker bench train and pass its result file"
+        )
+    if memory_gib and memory_gib < SHARE * gpus()[key].memory_gib:
+        raise UnknownGpu(
+            f"{memory_gib:g} GiB of a {key}, which has {gpus()[key].memory_gib:g}, are a share of "
+            "one GPU: nothing is known of its speed; choose a machine with whole GPUs"
         )
     base, _, size = key.partition("-")
     if memory_gib and size.endswith("GB") and abs(gpus()[key].memory_gib - memory_gib) > 8:

@@ -3,8 +3,7 @@
 Invariants: nothing is computed and nothing is allocated. The real forward and backward pass run on
 the meta device, and every kernel is recorded with its multiply-adds and the bytes that it reads and
 writes. The batch of the pass is a prime number: what is a multiple of it grows with the batch,
-everything else is counted once a batch. Autocast's casts are kernels too. Attention is counted as
-its explicit products, whatever the model calls.
+everything else is counted once a batch. Autocast's casts are kernels too (`casts.py`).
 """
 
 from __future__ import annotations
@@ -132,6 +131,8 @@ class PassCounts:
     """The part of them that only explicit attention keeps, and a fused kernel does not."""
     fixed_bytes: int
     """Bytes at the peak of memory whatever the batch, without the optimiser's state."""
+    in_place_bytes: float = 0.0
+    """Bytes of each image that activations save by writing over their input."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: Counter[Operation] = Counter()
         self.backward = False
+        self.in_place_bytes = 0.0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -178,6 +180,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             fixed = fixed_read + fixed_written
             operation = Operation("other", self.backward, 0.0, read, written, fixed)
             self.operations[classified(operation, name, args, result)] += 1
+            if KIND_OF.get(name) == "activation" and name.endswith("_"):
+                self.in_place_bytes += written
         return result
 
 
@@ -316,6 +320,7 @@ def count_pass(
         image_bytes=grows / BATCH,
         attention_bytes=casts.attention_bytes / BATCH,
         fixed_bytes=fixed,
+        in_place_bytes=recorder.in_place_bytes,
     )
 
 

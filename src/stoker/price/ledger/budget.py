@@ -173,11 +173,15 @@ class BudgetWatch:
         self._thread = threading.Thread(target=self._watch, name="stoker-budget", daemon=True)
 
     def begin(self) -> None:
-        self._thread.start()
+        """Watch from here on. Not while an attempt starts: there is nothing to save yet, and how
+        long a save takes may not be measured."""
+        if not self._thread.ident:
+            self._thread.start()
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join()
+        if self._thread.ident:
+            self._thread.join()
 
     def seconds_left(self, work_s: float = 0.0) -> float:
         """Seconds until it is time to leave, if work of some length is still to come."""

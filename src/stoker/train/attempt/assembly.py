@@ -68,6 +68,7 @@ def assemble(inputs: AttemptInputs) -> Loop:
     if rehearsal:
         loop.records.saves.set_interval(rehearsal.busy_s)
         inputs.money.times.saved(rehearsal.seconds)
+    inputs.money.guard()
     loop.begin()
     return loop
 

@@ -76,6 +76,11 @@ class Money:
         if self.life:
             self.life.begin(life_sign_path(run, attempt, ranks.rank))
 
+    def guard(self) -> None:
+        """Watch the budget from here on, on rank 0: training begins."""
+        if self.watch:
+            self.watch.begin()
+
     def require(self, work_s: float) -> None:
         """On rank 0, request a stop where work of some length would pass the budget."""
         if self.watch:
@@ -115,9 +120,8 @@ def counting(
     stated: float | None,
     spot_notice: str,
 ) -> Iterator[Money]:
-    """What this rank knows about the cost of the run, for the block; on rank 0 the budget is
-    watched in it. Raises BadRequest on every rank where a budget leaves no room, or has no
-    price."""
+    """What this rank knows about the cost of the run, for the block; what watches it ends
+    with it. Raises BadRequest on every rank where a budget leaves no room, or has no price."""
     price = None if ranks.local_rank else price_here(stated, spot_notice)
     states, machines = exchanged(ranks, price)
     known = bool(states) and UNPRICED not in states
@@ -141,7 +145,6 @@ def counting(
         watch, life = None, None
         if spending and limits:
             watch = BudgetWatch(limits, spending, times, stop)
-            watch.begin()
             leaving.callback(watch.close)
         if not ranks.local_rank and (price or limited):
             life = LifeSign()

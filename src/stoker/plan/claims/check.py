@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stoker.plan.claim import Figure, RunClaim
+from stoker.plan.claims.claim import Figure, RunClaim
 
 TOLERANCE = 0.02
 LONGEST_REST = 1.5

@@ -16,7 +16,15 @@ from typing import Any
 
 from stoker.errors import BadRequest
 from stoker.host.plain_file import read_plain
-from stoker.plan.claim import LARGEST, OUTCOMES, SMALLEST, ClaimedPhase, Figure, RunClaim, kinds_of
+from stoker.plan.claims.claim import (
+    LARGEST,
+    OUTCOMES,
+    SMALLEST,
+    ClaimedPhase,
+    Figure,
+    RunClaim,
+    kinds_of,
+)
 from stoker.recipe.resolve import nearest
 from stoker.text import one_line, printable, shown
 

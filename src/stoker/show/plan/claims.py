@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.plan.claim import RunClaim
-from stoker.plan.claims import ClaimFinding
+from stoker.plan.claims.check import ClaimFinding
+from stoker.plan.claims.claim import RunClaim
 from stoker.text import clock, plural, printable
 
 SENTENCES = {

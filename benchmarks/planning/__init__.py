@@ -1,0 +1,1 @@
+"""The fit of the planner's tables, one module for each."""

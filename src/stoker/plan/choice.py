@@ -1,0 +1,63 @@
+"""Which planned machines are worth a look: in time, within the budget, on the frontier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from stoker.errors import BadRequest
+from stoker.plan.frontier import frontier
+from stoker.plan.machines import MachinePlan
+
+
+def cost(plan: MachinePlan, *, spot: bool) -> tuple[float, float]:
+    """Hours and dollars as expected; infinite where the machine is not to be had or too small."""
+    hours, dollars = (plan.spot_hours, plan.spot) if spot else (plan.hours, plan.on_demand)
+    return (hours.middle if hours else math.inf, dollars.middle if dollars else math.inf)
+
+
+def affordable(
+    plans: Sequence[MachinePlan], deadline: float, budget: float, *, spot: bool
+) -> list[MachinePlan]:
+    """The plans that end in time and within the budget, at the high end of their ranges. Raises
+    BadRequest where none does, with the nearest ones."""
+    possible = [plan for plan in plans if math.isfinite(cost(plan, spot=spot)[1])]
+    if not possible:
+        kind = "spot" if spot else "on demand"
+        raise BadRequest(f"none of these machines is offered {kind} and fits the run's memory")
+    chosen = [plan for plan in possible if within(plan, deadline, budget, spot=spot)]
+    if not chosen:
+        fastest = min(possible, key=lambda plan: cost(plan, spot=spot)[0])
+        cheapest = min(possible, key=lambda plan: cost(plan, spot=spot)[1])
+        raise BadRequest(
+            f"no machine ends in time and within the budget at worst: the fastest is "
+            f"{name_of(fastest)} ({text(fastest, spot=spot)}), the cheapest {name_of(cheapest)} "
+            f"({text(cheapest, spot=spot)}); raise --deadline or --budget"
+        )
+    return chosen
+
+
+def within(plan: MachinePlan, deadline: float, budget: float, *, spot: bool) -> bool:
+    hours, dollars = (plan.spot_hours, plan.spot) if spot else (plan.hours, plan.on_demand)
+    return bool(hours and dollars and hours.high <= deadline and dollars.high <= budget)
+
+
+def name_of(plan: MachinePlan) -> str:
+    return f"{plan.offer.provider} {plan.offer.machine}"
+
+
+def text(plan: MachinePlan, *, spot: bool) -> str:
+    hours, dollars = cost(plan, spot=spot)
+    return f"{hours:.2g} h, ${dollars:,.2f}"
+
+
+def best_of(
+    plans: Sequence[MachinePlan], rows: int, *, spot: bool
+) -> tuple[list[MachinePlan], set[int]]:
+    """The cheapest plans, so many besides the frontier (0: all), and which numbers are on it."""
+    edge = frontier(plans, lambda plan: cost(plan, spot=spot))
+    ordered = sorted(plans, key=lambda plan: cost(plan, spot=spot)[::-1])
+    kept = [*edge, *(plan for plan in ordered if plan not in edge)]
+    kept = kept[: max(rows, len(edge)) if rows else None]
+    kept.sort(key=lambda plan: cost(plan, spot=spot)[::-1])
+    return kept, {number for number, plan in enumerate(kept) if plan in edge}

@@ -1,0 +1,1 @@
+"""Stated figures of runs, and which of them contradict each other."""

@@ -1,0 +1,1 @@
+"""What a plan shows: machines with their ranges, and claims."""
