@@ -202,6 +202,10 @@ class RunView:
 
     def hold(self) -> None: ...
 
+    def end(self) -> None:
+        """No budget ends a simulated attempt."""
+        current()
+
     @property
     def finished(self) -> bool:
         current()

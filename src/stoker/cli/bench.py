@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from stoker.errors import FINISHED, BadRequest
 from stoker.text import say, shown
@@ -25,11 +26,18 @@ INTERNAL = "cell"
 
 def run(words: Sequence[str]) -> int:
     """Run one subject; returns its exit code. Raises BadRequest where none is named."""
+    subject, rest = subject_of(words)
+    return int(subject.run(rest))
+
+
+def subject_of(words: Sequence[str]) -> tuple[Any, list[str]]:
+    """The module of the subject that the words name, and the other words. Raises BadRequest where
+    they name none."""
     known = (*SUBJECTS, INTERNAL)
     place = next((number for number, word in enumerate(words) if word in known), None)
     if place is not None:
         rest = [*words[:place], *words[place + 1 :]]
-        return int(import_module(f"stoker.cli.bench_{words[place]}").run(rest))
+        return import_module(f"stoker.cli.bench_{words[place]}"), rest
     if "--help" in words or "-h" in words:
         say(*USAGE.splitlines(), wrap=False)
         raise SystemExit(FINISHED)

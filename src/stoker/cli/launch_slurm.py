@@ -73,11 +73,14 @@ def job_of(parsed: argparse.Namespace, others: Sequence[str], command: Sequence[
     verb = command[0]
     verbs = [each for each in VERBS if each not in ("launch", "requeue")]
     if verb not in verbs:
-        near = nearest(verb, verbs)
+        near = None if verb in VERBS else nearest(verb, verbs)
         hint = f"did you mean '{near}'?" if near else "write a command of Stoker, such as 'train'"
         raise BadRequest(f"'{shown(verb)}' cannot be launched: {hint}")
-    request = import_module(f"stoker.cli.{verb.replace('-', '_')}").parser().parse(command[1:])
-    first = next((word for word in command[1:] if not word.startswith("-")), "")
+    module, words = import_module(f"stoker.cli.{verb.replace('-', '_')}"), list(command[1:])
+    if verb == "bench":
+        module, words = module.subject_of(words)
+    request = module.parser().parse(words)
+    first = next((word for word in words if not word.startswith("-")), "")
     subject = Path(getattr(request, "data", "") or getattr(request, "source", "") or first).name
     name = parsed.job_name or f"{verb}-{name_of(subject)}-{sha256_json(list(command))[:6]}"
     more = {**passed_on(others), **({"nodes": parsed.nodes} if parsed.nodes else {})}

@@ -98,7 +98,7 @@ def test_a_dry_run_prints_the_file_and_writes_nothing(slurm: FakeSlurm, capsys: 
 def test_golden_submitted(slurm: FakeSlurm, capsys: Capture) -> None:
     Path("slurm.toml").write_text("setup = ['module load x']\n[sbatch]\npartition = 'gpu'")
     lines = []
-    for words in ("train packed", "pack photos", "bench packed"):
+    for words in ("train packed", "pack photos", "bench data packed"):
         code, printed = answer(f"launch slurm --time 60 -- {words}", capsys)
         assert code == 0, printed
         lines += printed.splitlines()
