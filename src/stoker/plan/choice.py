@@ -12,7 +12,7 @@ from stoker.plan.machines import MachinePlan
 
 def cost(plan: MachinePlan, *, spot: bool) -> tuple[float, float]:
     """Hours and dollars as expected; infinite where the machine is not to be had or too small."""
-    hours, dollars = (plan.spot_hours, plan.spot) if spot else (plan.hours, plan.on_demand)
+    hours, dollars = plan.rented(spot=spot)
     return (hours.middle if hours else math.inf, dollars.middle if dollars else math.inf)
 
 
@@ -38,7 +38,7 @@ def affordable(
 
 
 def within(plan: MachinePlan, deadline: float, budget: float, *, spot: bool) -> bool:
-    hours, dollars = (plan.spot_hours, plan.spot) if spot else (plan.hours, plan.on_demand)
+    hours, dollars = plan.rented(spot=spot)
     return bool(hours and dollars and hours.high <= deadline and dollars.high <= budget)
 
 

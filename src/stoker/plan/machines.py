@@ -74,6 +74,10 @@ class MachinePlan:
     spot_hours: FigureRange | None = None
     interruptions: float = 0.0
 
+    def rented(self, *, spot: bool) -> tuple[FigureRange | None, FigureRange | None]:
+        """Hours and dollars as a spot machine or on demand; None where it is not to be had so."""
+        return (self.spot_hours, self.spot) if spot else (self.hours, self.on_demand)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RentalTerms:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 
 from stoker.data.dataset import Dataset
@@ -59,6 +58,6 @@ def rental_terms(
         hours_between=hours_between or recipe.interruption_hours,
         start_s=START_S,
         save_s=save_s,
-        days_ahead=0.0 if day else max(age_days(newest, date.today()), 0),
+        days_ahead=0.0 if day else max(age_days(newest), 0),
         checkpoint_interval=recipe.checkpoint_interval,
     )

@@ -61,7 +61,7 @@ def machine_lines(
         mark = "*" if number in best else " "
         texts = f"{mark} {cut(name, name_width):<{name_width}} {cut(gpu, gpu_width):<{gpu_width}}"
         assert plan.estimate is not None  # the others are counted below the table
-        hours, dollars = chosen(plan, spot=spot)
+        hours, dollars = plan.rented(spot=spot)
         texts += f" {plan.estimate.images_per_s.middle:>6,.0f} {plan.estimate.binds:<8}"
         texts += f" {range_text(hours, hours_width)} {range_text(dollars, 17)}"
         lines.append(f"{texts}{wide_cells(plan, spot=spot) if wide else ''}".rstrip())
@@ -70,14 +70,9 @@ def machine_lines(
 
 def wide_cells(plan: MachinePlan, *, spot: bool) -> str:
     """The other way to rent, images at once on a GPU, and where."""
-    _, other = chosen(plan, spot=not spot)
+    _, other = plan.rented(spot=not spot)
     region = plan.offer.zone or plan.offer.region
     return f" {range_text(other, 17)} {plan.micro_batch:>6,}  {cut(shown(region), 16)}"
-
-
-def chosen(plan: MachinePlan, *, spot: bool) -> tuple[FigureRange | None, FigureRange | None]:
-    """Hours and dollars of a plan as it would be rented."""
-    return (plan.spot_hours, plan.spot) if spot else (plan.hours, plan.on_demand)
 
 
 def range_text(value: FigureRange | None, width: int) -> str:
