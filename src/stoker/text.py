@@ -113,6 +113,12 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{ending}"
 
 
+def cut(text: str, width: int) -> str:
+    """The text as `shown`, in at most so many columns; two dots stand for what was left out."""
+    text = shown(text)
+    return text if len(text) <= width else f"{text[: width - 2]}.."
+
+
 def one_line(text: str | None) -> str:
     """The first line of a message, cut at MOST_CHARACTERS."""
     return next(iter((text or "").strip().splitlines()), "")[:MOST_CHARACTERS]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,22 @@ if TYPE_CHECKING:
 
 ROWS = 12
 """Machines that are shown without --all."""
+RENTED = (
+    "spot",
+    "interrupted_every",
+    "bid",
+    "zone",
+    "volume_zone",
+    "disk",
+    "gpu",
+    "provider",
+    "on_day",
+    "stale_prices",
+    "probe",
+    "bench",
+    "all",
+)
+"""Flags that are about machines to rent."""
 HOURS = {"": 1.0, "h": 1.0, "m": 1 / 60, "min": 1 / 60, "d": 24.0}
 
 
@@ -37,6 +55,7 @@ def parser() -> Parser:
         examples=(
             "stoker plan photos-packed --recipe imagenet-resnet50 --spot --deadline 6h",
             "stoker plan photos-packed --on-day 2025-03-01 --gpu A100",
+            "stoker plan photos-packed --here --price-per-hour 0.34",
             "stoker plan --check examples/claims/p4d_in_45_minutes.toml",
         ),
     )
@@ -56,6 +75,14 @@ def parser() -> Parser:
     add("--on-day", metavar="DAY", default="", help="AWS's prices of a past day")
     add("--stale-prices", action="store_true", help="also use prices older than 90 days")
     add("--probe", metavar="FILE", type=Path, help="take loading from a file of 'doctor --json'")
+    help = "a file of 'stoker bench train': its machine joins the table, and its GPU is calibrated"
+    add("--bench", metavar="FILE", type=Path, action="append", default=[], help=help)
+    help = "plan for this machine alone: measures training steps and an evaluation, for two minutes"
+    add("--here", action="store_true", help=help)
+    help = "dollars an hour of this machine, with --here"
+    add("--price-per-hour", metavar="X", type=float, help=help)
+    help = "a run that reached --target: plan as many epochs as it took"
+    add("--curve", metavar="RUN", type=Path, help=help)
     add("--all", action="store_true", help="every machine, not the best alone")
     add("--json", metavar="FILE", default="", help="also write the figures there")
     add_recipe_flags(plan, common=())
@@ -73,13 +100,24 @@ def run(words: Sequence[str]) -> int:
     deadline = hours_of(parsed.deadline)
     check_numbers(parsed)
     check_json(parsed.json)
-    from stoker.price.table import check_age
+    if parsed.here:
+        refuse_beside_here(parsed)
+        require_packed(parsed.data)
+        with listening() as stop, stops_at_once(stop, "planning", UNCHANGED):
+            return show_here(parsed, recipe, deadline)
+    if parsed.price_per_hour is not None:
+        raise BadRequest("--price-per-hour is the price of this machine: add --here")
+    from stoker.price.table import current_offers
 
-    offers = offers_for(parsed)
-    if not parsed.on_day:
-        check_age(offers, stale=parsed.stale_prices)
+    offers = every = offers_for(parsed)
+    if not (parsed.on_day or parsed.stale_prices):
+        offers = current_offers(every)
+    require_packed(parsed.data)
     with listening() as stop, stops_at_once(stop, "planning", UNCHANGED):
-        return show_plans(parsed, recipe, offers, deadline)
+        code = show_plans(parsed, recipe, offers, deadline)
+    if old := sorted({offer.provider for offer in every} - {offer.provider for offer in offers}):
+        say(f"prices older than 90 days, left out: {', '.join(old)}; --stale-prices uses them")
+    return code
 
 
 def check_claims_in(path: Path) -> int:
@@ -106,36 +144,80 @@ def hours_of(text: str) -> float:
 
 def check_numbers(parsed: argparse.Namespace) -> None:
     """Raise BadRequest for numbers that are not above 0."""
-    for name in ("budget", "bid", "disk", "interrupted_every"):
+    for name in ("budget", "bid", "disk", "interrupted_every", "price_per_hour"):
         value = getattr(parsed, name)
         if value is not None and not 0 < value < math.inf:
             raise BadRequest(f"--{name.replace('_', '-')} must be above 0, not {value:g}")
 
 
+def require_packed(data: str) -> None:
+    """Raise BadRequest for a folder that is not packed, before torch is loaded."""
+    from stoker.data.dataset import Dataset
+
+    if not Dataset.is_packed(data):
+        raise BadRequest(f"{shown(data)} is not packed: run stoker pack {shown(data)}")
+
+
+def refuse_beside_here(parsed: argparse.Namespace) -> None:
+    """Raise BadRequest for flags that say which machine to rent: --here rents none."""
+    plain = parser().parse([parsed.data])
+    for name in RENTED:
+        if getattr(parsed, name) != getattr(plain, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise BadRequest(f"--here plans for this machine alone: leave out {flag}, or --here")
+
+
 def offers_for(parsed: argparse.Namespace) -> list[Offer]:
     """The offers that the flags ask for. Raises BadRequest where there is none, and for a bid that
     no machine starts for."""
-    from stoker.cli.prices import selected
     from stoker.plan.rental import offers_in_zone, offers_under
-    from stoker.price.offers import newest_offers, offers_on
+    from stoker.price.offers import newest_offers, offers_on, select_offers
 
     day = day_of("--on-day", parsed.on_day) if parsed.on_day else None
-    parsed.max_price = None
     if parsed.zone:
         offers = offers_in_zone(parsed.zone, day)
     else:
         offers = offers_on(day) if day else newest_offers()
-    offers = selected(parsed, offers)
+    offers = select_offers(offers, parsed.provider, parsed.gpu)
     return offers if parsed.bid is None else offers_under(parsed.bid, offers)
+
+
+def show_here(parsed: argparse.Namespace, recipe: Recipe, deadline: float) -> int:
+    """Measure this machine, forecast the run on it, and print that."""
+    from stoker.plan.choice import require_within
+    from stoker.plan.measured.here import measure_here
+    from stoker.plan.measured.machine import plan_on_measured
+    from stoker.plan.planned import planned_run, planned_work, rental_terms
+    from stoker.price.machine_here import price_here
+    from stoker.show.plan.machines import figures_of, work_lines
+    from stoker.show.plan.measured import here_lines
+
+    dataset, work = planned_work(Path(parsed.data), recipe, parsed.curve)
+    price = price_here(parsed.price_per_hour, recipe.spot_notice)
+    run = planned_run(work, recipe, None)
+    say(*work_lines(run), "measuring training steps and an evaluation here: about two minutes")
+    result = measure_here(dataset, recipe, work, price)
+    plan = plan_on_measured(run, result, rental_terms(recipe, work))
+    say(*here_lines(plan, result))
+    if parsed.json:
+        write_figures(parsed.json, figures_of([plan]))
+    require_within(plan, deadline, parsed.budget)
+    words = ["stoker", "train", *train_words(parsed)]
+    if parsed.price_per_hour is not None:
+        words += ["--price-per-hour", f"{parsed.price_per_hour:g}"]
+    say(f"start it: {' '.join(map(shlex.quote, words))}")
+    return FINISHED
 
 
 def show_plans(
     parsed: argparse.Namespace, recipe: Recipe, offers: Sequence[Offer], deadline: float
 ) -> int:
     """Count, measure, forecast, and print the machines."""
+    from stoker.plan.bench.result import read_result
     from stoker.plan.choice import affordable, best_of
     from stoker.plan.machines import plan_machines
-    from stoker.plan.planned import planned_run, rental_terms
+    from stoker.plan.measured.machine import calibrations, plan_measured
+    from stoker.plan.planned import loading_probe, planned_run, planned_work, rental_terms
     from stoker.plan.rental import RentalRequest, check_request
     from stoker.show.plan.machines import (
         closing_lines,
@@ -144,16 +226,23 @@ def show_plans(
         machine_lines,
         work_lines,
     )
+    from stoker.show.plan.measured import measured_lines
 
-    run = planned_run(Path(parsed.data), recipe, parsed.probe)
+    results = [read_result(path) for path in parsed.bench]
+    dataset, work = planned_work(Path(parsed.data), recipe, parsed.curve)
     request = RentalRequest(parsed.zone, parsed.volume_zone, parsed.disk)
-    check_request(request, run.work.data_bytes, run.work.checkpoint_bytes)
-    terms = rental_terms(recipe, run.work, offers, parsed.interrupted_every, parsed.on_day)
+    check_request(request, work.data_bytes, work.checkpoint_bytes)
+    terms = rental_terms(recipe, work, offers, parsed.interrupted_every, parsed.on_day)
+    run = planned_run(work, recipe, loading_probe(dataset, recipe, work, parsed.probe))
+    run = replace(run, calibrations=calibrations(run, results))
     spot = parsed.spot or parsed.bid is not None
     plans, unknown = plan_machines(run, offers, terms)
+    measured = plan_measured(run, results, terms)
+    plans += [plan for plan in measured if plan.on_demand]
+    elsewhere = [one for one in results if one.data.fingerprint != dataset.fingerprint]
     chosen = affordable(plans, deadline, parsed.budget or math.inf, spot=spot)
     rows, best = best_of(chosen, 0 if parsed.all else ROWS, spot=spot)
-    say(*work_lines(run))
+    say(*work_lines(run), *measured_lines(measured, elsewhere))
     width = shutil.get_terminal_size().columns
     say("", *machine_lines(rows, best, width, spot=spot), "", wrap=False)
     say(*closing_lines(rows, plans, unknown, terms))

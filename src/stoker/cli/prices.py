@@ -12,11 +12,9 @@ from stoker.cli.flags import Parser
 from stoker.cli.streams import check_json, write_figures
 from stoker.commit import json_bytes
 from stoker.errors import FINISHED, BadRequest
-from stoker.price.corrections import is_gpu
 from stoker.price.history import series
-from stoker.price.offers import Offer, newest_offers, offers_on
+from stoker.price.offers import Offer, newest_offers, offers_on, select_offers
 from stoker.price.table import parse_day, today, write_user_table
-from stoker.recipe.resolve import nearest
 from stoker.show.prices import (
     ROWS_PER_GPU,
     chosen,
@@ -68,7 +66,9 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.history:
         return show_history(parsed)
     day = day_of("--on-day", parsed.on_day) if parsed.on_day else None
-    return show_offers(parsed, selected(parsed, offers_on(day) if day else newest_offers()), day)
+    most = float("inf") if parsed.max_price is None else parsed.max_price
+    offers = offers_on(day) if day else newest_offers()
+    return show_offers(parsed, select_offers(offers, parsed.provider, parsed.gpu, most), day)
 
 
 def check_flags(parsed: argparse.Namespace) -> None:
@@ -95,31 +95,6 @@ def refresh(parsed: argparse.Namespace) -> int:
     offers = read_catalogue(Path(parsed.refresh), parsed.provider, day)
     say(*refreshed_lines(offers, str(write_user_table(offers))))
     return FINISHED
-
-
-def selected(parsed: argparse.Namespace, offers: Sequence[Offer]) -> list[Offer]:
-    """The offers that the flags ask for. Raises BadRequest where there is none."""
-    providers = sorted({offer.provider for offer in offers})
-    if parsed.provider and parsed.provider not in providers:
-        raise BadRequest(
-            f"no prices of '{shown(parsed.provider)}': there are those of {', '.join(providers)}"
-        )
-    gpus = sorted({offer.gpu for offer in offers})
-    if parsed.gpu and not any(is_gpu(gpu, parsed.gpu) for gpu in gpus):
-        near = nearest(parsed.gpu, gpus)
-        hint = f"did you mean '{near}'?" if near else f"there are {', '.join(gpus)}"
-        raise BadRequest(f"no machine with the GPU '{shown(parsed.gpu)}': {hint}")
-    most = float("inf") if parsed.max_price is None else parsed.max_price
-    answers = [
-        offer
-        for offer in offers
-        if parsed.provider in ("", offer.provider)
-        and (not parsed.gpu or is_gpu(offer.gpu, parsed.gpu))
-        and offer.cheapest <= most
-    ]
-    if not answers:
-        raise BadRequest("no machine is that cheap: raise --max-price, or leave out another flag")
-    return answers
 
 
 def show_offers(parsed: argparse.Namespace, offers: Sequence[Offer], day: date | None) -> int:

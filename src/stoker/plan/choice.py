@@ -9,6 +9,8 @@ from stoker.errors import BadRequest
 from stoker.plan.frontier import frontier
 from stoker.plan.machines import MachinePlan
 
+FASTER = "stoker plan without --here shows faster machines"
+
 
 def cost(plan: MachinePlan, *, spot: bool) -> tuple[float, float]:
     """Hours and dollars as expected; infinite where the machine is not to be had or too small."""
@@ -42,8 +44,24 @@ def within(plan: MachinePlan, deadline: float, budget: float, *, spot: bool) -> 
     return bool(hours and dollars and hours.high <= deadline and dollars.high <= budget)
 
 
+def require_within(plan: MachinePlan, deadline: float, budget: float | None) -> None:
+    """Raise BadRequest where a plan does not end in time or within the budget at worst."""
+    if plan.hours and plan.hours.high > deadline:
+        raise BadRequest(
+            f"it may take {plan.hours.high:.2g} h here, more than --deadline: {FASTER}"
+        )
+    if budget is None:
+        return
+    if plan.on_demand is None:
+        raise BadRequest("--budget needs a price: state --price-per-hour")
+    if plan.on_demand.high > budget:
+        raise BadRequest(
+            f"it may cost ${plan.on_demand.high:,.2f} here, more than --budget {budget:g}: {FASTER}"
+        )
+
+
 def name_of(plan: MachinePlan) -> str:
-    return f"{plan.offer.provider} {plan.offer.machine}"
+    return f"{plan.offer.provider} {plan.offer.machine}".strip()
 
 
 def text(plan: MachinePlan, *, spot: bool) -> str:

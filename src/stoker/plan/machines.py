@@ -9,11 +9,11 @@ a spot price is the range of the days until the run ends.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from stoker.plan.estimate import Estimate, MachineRates, estimate
-from stoker.plan.gpu.compute import forecast_compute
+from stoker.plan.gpu.compute import MeasuredRow, forecast_compute
 from stoker.plan.gpu.known import KnownGpu, UnknownGpu, gpu_named
 from stoker.plan.gpu.memory import largest_batch
 from stoker.plan.gpu.operations import OperationCounts
@@ -51,6 +51,8 @@ class PlannedRun:
     """The recipe's: the most images at once on a GPU; 0: no limit."""
     probe: LoadingProbe
     """Images that one core loads in a second: measured."""
+    calibrations: Mapping[str, MeasuredRow] = field(default_factory=dict)
+    """Rows that were measured on a GPU of the user's, by the GPU's key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,14 @@ def plan_on(run: PlannedRun, offer: Offer, gpu: KnownGpu) -> MachinePlan:
         sizes.append(images)
         if images < LEAST_IMAGES:
             continue
-        one = forecast_compute(counts, gpu, images, run.precision, run.channels_last)
+        one = forecast_compute(
+            counts,
+            gpu,
+            images,
+            run.precision,
+            run.channels_last,
+            measured=run.calibrations.get(gpu.key),
+        )
         source = one.source
         each = FigureRange(one.low, one.images_per_s, one.high)
         compute.append(each * FigureRange(low, middle, high) * offer.gpus)

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.data.dataset import Dataset
-from stoker.errors import BadRequest
+from stoker.plan.curve import epochs_to
 from stoker.plan.estimate import START_S
 from stoker.plan.gpu.operations import count_operations
 from stoker.plan.machines import PlannedRun, RentalTerms
-from stoker.plan.probe import measure_probe, read_probe
+from stoker.plan.probe import LoadingProbe, measure_probe, read_probe
 from stoker.plan.ranges import FigureRange
 from stoker.plan.workload import Workload, workload_of_set
 from stoker.price.offers import Offer
 from stoker.price.table import age_days
 from stoker.recipe.recipe import Recipe
-from stoker.text import shown
+from stoker.run.directory import Run
 from stoker.train.trials.memory import parameters
 
 DISK_BYTES_PER_S = FigureRange(125e6, 400e6, 2e9)
@@ -28,36 +28,52 @@ less (docs/results/surviving.md); a plan is careful."""
 PRECISIONS = {"off": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "fp16"}
 
 
-def planned_run(path: Path, recipe: Recipe, probe_file: Path | None) -> PlannedRun:
-    """The run of a recipe on a packed set. Raises BadRequest for a folder that is not packed, and
-    for a model that cannot be counted."""
-    if not Dataset.is_packed(path):
-        raise BadRequest(f"{shown(str(path))} is not packed: run stoker pack {shown(str(path))}")
+def planned_work(path: Path, recipe: Recipe, curve: Path | None = None) -> tuple[Dataset, Workload]:
+    """A packed set, and what a recipe does with it: all of its epochs, or those that the run
+    `curve` took to the recipe's target."""
     dataset = Dataset(path)
-    classes = len(dataset.classes)
-    work = workload_of_set(dataset, recipe, parameters(recipe, classes))
-    sizes = {stage.image_size for stage in work.stages}
-    probe = read_probe(probe_file, sizes) if probe_file else measure_probe(dataset, recipe, sizes)
-    return PlannedRun(
-        work=work,
-        counts={size: count_operations(recipe.model, size, classes) for size in sizes},
-        precision=PRECISIONS[recipe.amp],
-        channels_last=recipe.channels_last,
-        micro_batch=recipe.micro_batch,
-        probe=probe,
+    until = epochs_to(Run(curve), recipe) if curve else None
+    return dataset, workload_of_set(
+        dataset, recipe, parameters(recipe, len(dataset.classes)), until
     )
 
 
+def planned_run(work: Workload, recipe: Recipe, probe: LoadingProbe | None) -> PlannedRun:
+    """The run of a recipe. Without a probe nothing is counted: for a machine on which the run
+    itself is measured. Raises BadRequest for a model that cannot be counted."""
+    sizes = {stage.image_size for stage in work.stages} if probe else ()
+    return PlannedRun(
+        work=work,
+        counts={size: count_operations(recipe.model, size, work.classes) for size in sizes},
+        precision=PRECISIONS[recipe.amp],
+        channels_last=recipe.channels_last,
+        micro_batch=recipe.micro_batch,
+        probe=probe or LoadingProbe({}, ""),
+    )
+
+
+def loading_probe(
+    dataset: Dataset, recipe: Recipe, work: Workload, file: Path | None
+) -> LoadingProbe:
+    """How fast a core loads the images: from a file of doctor, else measured."""
+    sizes = {stage.image_size for stage in work.stages}
+    return read_probe(file, sizes) if file else measure_probe(dataset, recipe, sizes)
+
+
 def rental_terms(
-    recipe: Recipe, work: Workload, offers: Sequence[Offer], hours_between: float | None, day: str
+    recipe: Recipe,
+    work: Workload,
+    offers: Sequence[Offer] = (),
+    hours_between: float | None = None,
+    day: str = "",
 ) -> RentalTerms:
     """How the machines are rented, where nothing better is known."""
-    newest = max(offer.date for offer in offers)
+    newest = max((offer.date for offer in offers), default="")
     save_s = DISK_BYTES_PER_S.time_of(work.checkpoint_bytes) * BLOCKED_SHARE
     return RentalTerms(
         hours_between=hours_between or recipe.interruption_hours,
         start_s=START_S,
         save_s=save_s,
-        days_ahead=0.0 if day else max(age_days(newest), 0),
+        days_ahead=0.0 if day or not newest else max(age_days(newest), 0),
         checkpoint_interval=recipe.checkpoint_interval,
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.errors import BadRequest
+from stoker.host.limits import usable_cores
 from stoker.host.plain_file import read_plain
 from stoker.recipe.recipe import Recipe
 from stoker.run.kinds import Field, Required, fits, is_count, is_number
@@ -37,7 +38,8 @@ DOCTOR_FILE = {
             }
         ),
         Required,
-    )
+    ),
+    "environment": Field(fits({"cores": Field(is_count, Required)})),
 }
 """The fields of a file of `stoker doctor --json` that a plan reads."""
 
@@ -48,6 +50,8 @@ class LoadingProbe:
 
     images_per_core_s: dict[int, float]
     source: str
+    cores: int = 1
+    """Of the machine that was measured."""
 
 
 def measure_probe(dataset: Dataset, recipe: Recipe, sizes: Iterable[int]) -> LoadingProbe:
@@ -67,7 +71,7 @@ def measure_probe(dataset: Dataset, recipe: Recipe, sizes: Iterable[int]) -> Loa
             training_view(recipe).augmentation,
         )
         rates[size] = measure_loading(dataset, setting).passes[STAGE].images_per_cpu_s
-    return LoadingProbe(rates, "measured on this machine")
+    return LoadingProbe(rates, "measured on this machine", usable_cores())
 
 
 def read_probe(path: Path, sizes: Iterable[int]) -> LoadingProbe:
@@ -91,4 +95,5 @@ def read_probe(path: Path, sizes: Iterable[int]) -> LoadingProbe:
     return LoadingProbe(
         {size: rate * min(1.0, (measured / size) ** 2) for size in set(sizes)},
         f"doctor's file {path.name}",
+        figures.get("environment", {}).get("cores", 1),
     )

@@ -76,16 +76,24 @@ def workload_of(
     *,
     parameters: int,
     data_bytes: int = 0,
+    until: float | None = None,
 ) -> Workload:
-    """The workload of a recipe on so many images. Raises BadRequest for a batch that is larger than
-    the run. A run that may end early (`target`, `patience`) counts with all of its epochs."""
+    """The workload of a recipe on so many images, to the end or until an epoch. Raises BadRequest
+    for a batch that is larger than the run. A run that may end early (`target`, `patience`) counts
+    with all of its epochs unless `until` says when."""
     # Imported here, so that a plan with a mistake is answered without waiting for torch.
     from stoker.train.trials.memory import checkpoint_bytes
 
     timeline = Timeline.of(recipe, train_images)
+    end = timeline.end if until is None else timeline.batch_start_from(until)
     stages = tuple(
-        WorkStage(image_size=each.image_size, batch_size=each.batch_size, steps=each.steps)
+        WorkStage(
+            image_size=each.image_size,
+            batch_size=each.batch_size,
+            steps=(min(each.end_position, end) - each.first_position) // each.batch_size,
+        )
         for each in timeline.stretches
+        if each.first_position < end
     )
     return Workload(
         model=recipe.model,
@@ -94,9 +102,9 @@ def workload_of(
         train_images=train_images,
         epochs=recipe.epochs,
         stages=stages,
-        evaluations=evaluations_of(recipe, timeline) if evaluation_images else 0,
+        evaluations=evaluations_of(recipe, timeline, end) if evaluation_images else 0,
         evaluation_images=evaluation_images,
-        evaluation_size=stages[-1].image_size,
+        evaluation_size=timeline.stretches[-1].image_size,
         parameters=parameters,
         gradient_bytes=FLOAT_BYTES * parameters,
         checkpoint_bytes=checkpoint_bytes(recipe, parameters),
@@ -104,14 +112,17 @@ def workload_of(
     )
 
 
-def evaluations_of(recipe: Recipe, timeline: Timeline) -> int:
+def evaluations_of(recipe: Recipe, timeline: Timeline, end: int) -> int:
     """The number of evaluations: after the batch that ends every `eval_every`-th epoch, and at the
-    end of the run."""
+    end."""
     epochs = range(recipe.eval_every, recipe.epochs + 1, recipe.eval_every)
-    return len({timeline.end, *(timeline.batch_start_from(epoch) for epoch in epochs)})
+    places = {end, *(timeline.batch_start_from(epoch) for epoch in epochs)}
+    return sum(place <= end for place in places)
 
 
-def workload_of_set(dataset: Dataset, recipe: Recipe, parameters: int) -> Workload:
+def workload_of_set(
+    dataset: Dataset, recipe: Recipe, parameters: int, until: float | None = None
+) -> Workload:
     """The workload of a recipe on a packed set. Raises BadRequest as `workload_of` does."""
     splits = dataset.description["splits"]
     return workload_of(
@@ -121,4 +132,5 @@ def workload_of_set(dataset: Dataset, recipe: Recipe, parameters: int) -> Worklo
         len(dataset.classes),
         parameters=parameters,
         data_bytes=sum(shard["bytes"] for split in splits.values() for shard in split["shards"]),
+        until=until,
     )

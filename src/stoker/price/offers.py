@@ -6,13 +6,18 @@ Invariant: of each provider the newer table counts: the one of the package, or t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from stoker.errors import BadRequest
+from stoker.price.corrections import is_gpu
 from stoker.price.history import days, local_offers_on, offers_on
 from stoker.price.offer import Offer, over_regions
 from stoker.price.table import packaged_offers, user_offers
+from stoker.recipe.resolve import nearest
+from stoker.text import shown
 
-__all__ = ["Offer", "local_offers", "newest_offers", "offers_on"]
+__all__ = ["Offer", "local_offers", "newest_offers", "offers_on", "select_offers"]
 
 
 def newest_offers(folder: Path | None = None) -> list[Offer]:
@@ -35,3 +40,30 @@ def local_offers(provider: str, folder: Path | None = None) -> list[Offer]:
     if provider == "aws" and (not offers or offers[0].date < last.isoformat()):
         return local_offers_on(last)
     return offers
+
+
+def select_offers(
+    offers: Sequence[Offer], provider: str = "", gpu: str = "", most: float = float("inf")
+) -> list[Offer]:
+    """The offers of a provider, with a GPU and at most at a price; empty texts ask for any. Raises
+    BadRequest where there is none."""
+    providers = sorted({offer.provider for offer in offers})
+    if provider and provider not in providers:
+        raise BadRequest(
+            f"no prices of '{shown(provider)}': there are those of {', '.join(providers)}"
+        )
+    gpus = sorted({offer.gpu for offer in offers})
+    if gpu and not any(is_gpu(name, gpu) for name in gpus):
+        near = nearest(gpu, gpus)
+        hint = f"did you mean '{near}'?" if near else f"there are {', '.join(gpus)}"
+        raise BadRequest(f"no machine with the GPU '{shown(gpu)}': {hint}")
+    answers = [
+        offer
+        for offer in offers
+        if provider in ("", offer.provider)
+        and (not gpu or is_gpu(offer.gpu, gpu))
+        and offer.cheapest <= most
+    ]
+    if not answers:
+        raise BadRequest("no machine is that cheap: raise --max-price, or leave out another flag")
+    return answers

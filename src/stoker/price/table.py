@@ -186,11 +186,13 @@ def is_old(day: str, now: date | None = None) -> bool:
     return age_days(day, now) > LONGEST_AGE_DAYS
 
 
-def check_age(offers: Iterable[Offer], *, stale: bool, now: date | None = None) -> None:
-    """Raise BadRequest where a price is older than LONGEST_AGE_DAYS, unless `stale` allows it."""
-    old = {offer.provider: offer.date for offer in offers if is_old(offer.date, now)}
-    if not old or stale:
-        return
+def current_offers(offers: Sequence[Offer], now: date | None = None) -> list[Offer]:
+    """The offers with prices of the last LONGEST_AGE_DAYS. Raises BadRequest where there are
+    none."""
+    current = [offer for offer in offers if not is_old(offer.date, now)]
+    if current:
+        return current
+    old = {offer.provider: offer.date for offer in offers}
     dates = ", ".join(f"{name} {day} ({age_days(day, now)} days)" for name, day in old.items())
     raise BadRequest(
         f"prices older than {LONGEST_AGE_DAYS} days: {dates}; 'stoker prices --refresh FILE "

@@ -17,7 +17,7 @@ from typing import Any
 from stoker.price.history import DayPrice
 from stoker.price.offer import Offer
 from stoker.price.table import COLUMNS, LONGEST_AGE_DAYS, age_days, cell, is_old
-from stoker.text import plural, shown, sparkline
+from stoker.text import cut, plural, shown, sparkline
 
 NARROW, WIDE = 80, 130
 """Columns of the narrow table, and those that the wide one needs."""
@@ -79,11 +79,6 @@ def money(dollars: float | None) -> str:
     if dollars is None or dollars == float("inf"):
         return "-"
     return f"{dollars:.2f}" if dollars >= 0.995 else f"{dollars:.3f}"
-
-
-def cut(text: str, width: int) -> str:
-    text = shown(text)
-    return text if len(text) <= width else f"{text[: width - 2]}.."
 
 
 def left_out_line(total: int, count: int) -> str:

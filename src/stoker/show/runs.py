@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker.fleet.sky.records import LAUNCHED, LAUNCHING, UNLISTED, CloudJob, UnreadableJob
 from stoker.run.listing import RunSummary
-from stoker.text import clock, plural, shown
+from stoker.text import clock, cut, plural, shown
 
 NAME, MODEL = 40, 18
 """Columns at most; longer texts are cut."""
@@ -23,8 +23,8 @@ STATES = {
 
 def run_lines(runs: Sequence[RunSummary]) -> list[str]:
     """A line for each run."""
-    names = [cut(shown(run.path.name), NAME) for run in runs]
-    models = [cut(shown(run.model), MODEL) for run in runs]
+    names = [cut(run.path.name, NAME) for run in runs]
+    models = [cut(run.model, MODEL) for run in runs]
     name_width = max([len("run"), *map(len, names)])
     model_width = max([len("model"), *map(len, models)])
     shows_dollars = any(run.dollars is not None for run in runs)
@@ -42,10 +42,6 @@ def run_lines(runs: Sequence[RunSummary]) -> list[str]:
         dollars = f"  {dollars:>9}" if shows_dollars else ""
         lines.append(f"{texts}  {best:>6}  {run.hours:7.2f}{dollars}")
     return lines
-
-
-def cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def billed_lines(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from datetime import date
 from pathlib import Path
 
@@ -11,8 +13,11 @@ import pytest
 from PIL import Image
 
 from stoker.cli import main
+from stoker.cli.plan import parser
 from stoker.errors import BAD_REQUEST, FINISHED
 from stoker.price import table
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_claims_that_contradict_themselves_are_refused(
@@ -63,6 +68,8 @@ def test_wrong_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
         (["--bid", "0.0001"], "under the lowest spot price"),
         (["--stale-prices"], "is not packed: run stoker pack"),
         (["--model", "resnet1000"], "resnet1000"),
+        (["--price-per-hour", "1"], "--price-per-hour is the price of this machine: add --here"),
+        (["--here", "--price-per-hour", "0"], "--price-per-hour must be above 0"),
     ],
 )
 def test_a_plan_that_cannot_be_made_is_refused(
@@ -72,12 +79,42 @@ def test_a_plan_that_cannot_be_made_is_refused(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--spot", "--all", "--gpu=A100", "--bench=x.json", "--bid=1"])
+def test_this_machine_is_not_to_rent(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "set", "--here", flag]) == BAD_REQUEST
+    name = flag.partition("=")[0]
+    assert f"leave out {name}, or --here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["planning.md", "money.md", "bench.md"])
+def test_every_command_of_a_page_is_one(page: str) -> None:
+    text = (DOCS / page).read_text()
+    lines = re.findall(r"^\$? ?stoker plan (.*)$", text, re.MULTILINE)
+    assert lines or page != "planning.md"
+    for line in lines:
+        parsed = parser().parse(shlex.split(line))
+        assert parsed.check is None or (DOCS.parent / parsed.check).exists()
+
+
 def test_old_prices_are_refused_without_consent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(table, "today", lambda: date(2027, 8, 1))
     assert main(["plan", str(tmp_path), "--provider", "aws"]) == BAD_REQUEST
     assert "prices older than 90 days: aws 2026-08-22 (344 days)" in capsys.readouterr().err
+
+
+def test_providers_with_old_prices_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(table, "today", lambda: date(2026, 11, 17))
+    monkeypatch.setattr("stoker.cli.plan.require_packed", lambda data: None)
+    monkeypatch.setattr("stoker.cli.plan.show_plans", lambda *words: FINISHED)
+    assert main(["plan", str(tmp_path)]) == FINISHED
+    left_out = "left out: azure, lambda, nebius, paperspace; --stale-prices uses them"
+    assert left_out in capsys.readouterr().out
+    assert main(["plan", str(tmp_path), "--stale-prices"]) == FINISHED
+    assert "left out" not in capsys.readouterr().out
 
 
 def test_a_run_is_planned_on_machines_of_a_past_day(

@@ -19,7 +19,7 @@ from stoker.price.table import (
     LONGEST_AGE_DAYS,
     WrongTable,
     age_days,
-    check_age,
+    current_offers,
     packaged_offers,
     parse_table,
     table_bytes,
@@ -145,17 +145,16 @@ def test_ages() -> None:
     assert age_days("2026-08-03", now) == 90
     assert age_days("2027-01-01", now) == 0
     limit = replace(OFFER, date="2026-08-03")
-    check_age([limit], stale=False, now=now)
     old = replace(OFFER, date="2026-08-02")
-    check_age([old], stale=True, now=now)
+    assert current_offers([limit, old], now) == [limit]
     with pytest.raises(BadRequest, match=f"older than {LONGEST_AGE_DAYS} days"):
-        check_age([limit, old], stale=False, now=now)
+        current_offers([old], now)
 
 
 def test_sentences_golden(tmp_path: Path) -> None:
     messages = []
     with pytest.raises(BadRequest) as refusal:
-        check_age(packaged_offers(), stale=False, now=date(2026, 11, 1))
+        current_offers(packaged_offers(), date(2026, 12, 1))
     messages.append(str(refusal.value))
     for name in ("cut off", "half a GPU", "no row", "no text"):
         (tmp_path / "aws.csv").write_bytes(DAMAGES[name])

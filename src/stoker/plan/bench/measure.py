@@ -4,17 +4,18 @@ Invariants: steps are the real `Step` with the recipe's model, optimiser, precis
 and gradient exchange; only the learning rate is close to zero, so that nothing diverges. The first
 steps (compiling, choosing kernels, filling the loader's queue) are excluded and reported. The next
 pass reads from the disk where the kernel can drop the set from the page cache; every repeat then
-makes the same steps with the same images again, so that repeats differ by chance alone. A rank
-writes its figures or its reason to a file of its own, and nothing anywhere else.
+makes the same steps with the same images again, so that repeats differ by chance alone. An
+evaluation of about as many images comes last. A rank writes its figures or its reason to a file of
+its own, and nothing anywhere else.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,7 +28,7 @@ from stoker.data.dataset import Dataset
 from stoker.data.loading.loader import Loaded
 from stoker.errors import BAD_REQUEST, FAILED, FINISHED, StokerError
 from stoker.host import proc
-from stoker.host.counters import kernel_text
+from stoker.host.counters import kernel_text, process_start_s
 from stoker.host.limits import usable_cores
 from stoker.host.out_of_memory import is_out_of_memory
 from stoker.host.page_cache import cached_share, drop
@@ -44,6 +45,8 @@ from stoker.recipe.resolve import recorded_recipe
 from stoker.recipe.schedule import Batch, Timeline
 from stoker.survive.remedies import MEMORY, Remedies, Trouble
 from stoker.text import one_line, plural
+from stoker.train.attempt.garbage import collecting_by_schedule
+from stoker.train.evaluate import Evaluator
 from stoker.train.loaders import Loaders, Prepared, build_loaders, prepare
 from stoker.train.model.own_code import trust
 from stoker.train.model_input import input_maker
@@ -85,12 +88,11 @@ class CellJob:
 def run_rank(folder: Path, job: CellJob) -> int:
     """Measure, and write figures or a reason to `rank-N.json`; returns the exit code."""
     ranks: Ranks | None = None
-    began = time.perf_counter()
     try:
         trust(job.code)
         ranks = Ranks.join()
         limit_gpu(ranks.device, job.memory_bytes)
-        figures = {"outcome": OK, **measure(job, ranks, began)}
+        figures = {"outcome": OK, **measure(job, ranks)}
         code = FINISHED
         ranks.leave()
     except Exception as error:
@@ -131,16 +133,17 @@ def limit_gpu(device: torch.device, memory_bytes: int) -> None:
         torch.cuda.set_per_process_memory_fraction(min(memory_bytes / whole, 1.0), device)
 
 
-def measure(job: CellJob, ranks: Ranks, began: float) -> dict[str, Any]:
+def measure(job: CellJob, ranks: Ranks) -> dict[str, Any]:
     """All figures of this rank. Raises what a step or a loader raises."""
     recipe = replace(harmless(job.recipe), compile=job.recipe.compile)
     dataset = Dataset(job.data)
-    prepared = replace(prepare(dataset, recipe, ranks), evaluated=None)
+    prepared = prepare(dataset, recipe, ranks)
     step = build_step(prepared, ranks)
     loaders = build_loaders(prepared, prepared.lanes, ranks, step.batches, lambda note: None)
     sampler = Sampler()
     try:
-        return timed(job, prepared, step, loaders, sampler, began)
+        with collecting_by_schedule() as collect:
+            return timed(job, prepared, TimedSteps(step, loaders, collect), sampler)
     finally:
         sampler.close()
         loaders.close()
@@ -173,12 +176,11 @@ def wrapped_model(
 def timed(
     job: CellJob,
     prepared: Prepared,
-    step: Step,
-    loaders: Loaders,
+    trial: TimedSteps,
     sampler: Sampler,
-    began: float,
 ) -> dict[str, Any]:
     """Warm up, make the first pass and the repeats; returns the figures of this rank."""
+    step, loaders = trial.step, trial.loaders
     ranks, recipe, split = step.ranks, prepared.recipe, prepared.split
     warm_up = max(prepared.fit.prefetch + 2, LEAST_WARM_UP)
     shards = [split.folder / shard["name"] for shard in split.shards]
@@ -186,9 +188,9 @@ def timed(
         drop(shards)
     ranks.meet()
     cached = cached_share(shards)
-    setup_s = time.perf_counter() - began
+    setup_s = time.monotonic() - process_start_s()
     plan = repeated(prepared.timeline, warm_up, job.steps, job.repeats + 1)
-    trial = TimedSteps(step, loaders.loader.batches(plan))
+    trial.begin(plan)
     first_s = trial.seconds_of(1)
     warm_up_s = first_s + trial.seconds_of(warm_up - 1)
     cold = trial.pass_of(job.steps)
@@ -208,6 +210,7 @@ def timed(
         "repeats": repeats,
         "events": [start_event(ranks, loaders), *events, probe],
         "memory_bytes": peak_memory(ranks.device),
+        "evaluation": timed_evaluation(step, loaders.evaluator, recipe, job.steps),
         "flops_per_image": training_flops(recipe, len(prepared.dataset.classes)),
         "device": device_facts(ranks.device),
         "state": {**processor_state(), "gpus": taken.get("gpus", [])},
@@ -225,10 +228,15 @@ def repeated(timeline: Timeline, warm_up: int, steps: int, times: int) -> Iterat
 class TimedSteps:
     """Steps with batches from the loader, timed between points at which all ranks have finished."""
 
-    def __init__(self, step: Step, batches: Iterator[Loaded]) -> None:
-        self.step, self._batches = step, batches
+    def __init__(self, step: Step, loaders: Loaders, collect: Callable[[int], None]) -> None:
+        self.step, self.loaders, self._collect = step, loaders, collect
+        self._batches: Iterator[Loaded] = iter(())
         self._records: list[tuple[int, dict[str, float], Lap, dict[str, Any]]] = []
-        step.spans.lap()
+
+    def begin(self, plan: Iterator[Batch]) -> None:
+        """Let the loader begin with the batches of a plan."""
+        self._batches = self.loaders.loader.batches(plan)
+        self.step.spans.lap()
 
     def seconds_of(self, steps: int) -> float:
         """Make some steps; returns their seconds."""
@@ -263,11 +271,39 @@ class TimedSteps:
         step(loaded)
         lap = step.spans.lap(shares_of(loaded.work))
         self._records.append((loaded.batch.size, loaded.work, lap, sent_by(step.exchange)))
+        self._collect(len(self._records))
 
     def _finish(self) -> None:
         if self.step.ranks.device.type == "cuda":
             torch.cuda.synchronize(self.step.ranks.device)
         self.step.ranks.meet()
+
+
+def timed_evaluation(
+    step: Step, evaluator: Evaluator | None, recipe: Recipe, steps: int
+) -> dict[str, float] | None:
+    """The images of all ranks in an evaluation as long as some steps, and its seconds; None for a
+    set without images for it. One batch comes before, to choose kernels."""
+    if evaluator is None:
+        return None
+    share = -(-evaluator.images // step.ranks.world)
+    batches = -(-share // evaluator.batch_size)
+    wanted = -(-steps * recipe.batch_size // (step.ranks.world * evaluator.batch_size))
+    evaluate_some(step, evaluator, recipe, 1)
+    began = time.perf_counter()
+    evaluate_some(step, evaluator, recipe, min(batches, wanted))
+    images = min(evaluator.images, wanted * evaluator.batch_size * step.ranks.world)
+    return {"images": images, "seconds": time.perf_counter() - began}
+
+
+def evaluate_some(step: Step, evaluator: Evaluator, recipe: Recipe, batches: int) -> None:
+    """Evaluate so many batches of each rank's share."""
+    turns = count()
+    model = step.state.evaluated_model
+    evaluator.run(model, recipe.image_size, step.to_input, lambda: next(turns) >= batches)
+    if step.ranks.device.type == "cuda":
+        torch.cuda.synchronize(step.ranks.device)
+    step.ranks.meet()
 
 
 def sent_by(exchange: GradientExchange | None) -> dict[str, Any]:

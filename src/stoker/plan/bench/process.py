@@ -222,7 +222,7 @@ def combined(ranks: list[dict[str, Any]], cell: BenchCell) -> Figures:
     first = ranks[0]
     facts = facts_of(ranks)
     verdict = verdict_of(facts)
-    device = first["device"]
+    device, evaluations = first["device"], [rank["evaluation"] for rank in ranks]
     return Figures(
         rates=tuple(
             rate([rank["repeats"][n] for rank in ranks]) for n in range(len(first["repeats"]))
@@ -241,6 +241,7 @@ def combined(ranks: list[dict[str, Any]], cell: BenchCell) -> Figures:
         peak_flops=peak_flops(device["name"], device["memory_bytes"], cell.precision),
         device=device,
         state=first["state"],
+        evaluation_images_per_s=rate(evaluations) if all(evaluations) else None,
     )
 
 

@@ -62,6 +62,8 @@ class Figures:
     device: Mapping[str, Any]
     state: Mapping[str, Any]
     """Clocks and temperatures at the end of the repeats."""
+    evaluation_images_per_s: float | None = None
+    """Of an evaluation; None for a set without images for it, and in older files."""
 
     @cached_property
     def speed(self) -> Median:
@@ -176,6 +178,7 @@ def figures_of(fields: Fields) -> Figures:
         peak_flops=fields.number_or_none("peak_flops", most=1e21),
         device=device_of(fields.table("device")),
         state=fields.table("state").plain(),
+        evaluation_images_per_s=fields.number_or_none("evaluation_images_per_s", 1e-9),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from stoker.plan.machines import MEMORY, NO_BF16, MachinePlan, PlannedRun, RentalTerms
 from stoker.plan.ranges import FigureRange
 from stoker.price.offers import Offer
-from stoker.text import plural, shown
+from stoker.text import cut, plural, shown
 
 WIDE = 130
 """Columns that the table with more cells needs."""
@@ -33,15 +33,17 @@ def work_lines(run: PlannedRun) -> list[str]:
         f"{stage.images:,} images at {stage.image_size} px in batches of {stage.batch_size:,}"
         for stage in work.stages
     )
+    lines = [
+        f"{shown(work.model)}, {run.precision}: {plural(work.epochs, 'epoch')} = {sizes}; "
+        f"{plural(work.evaluations, 'evaluation')} of {work.evaluation_images:,} images"
+    ]
+    if not run.probe.images_per_core_s:
+        return lines
     rates = ", ".join(
         f"{rate:,.0f} images/s at {size} px"
         for size, rate in sorted(run.probe.images_per_core_s.items())
     )
-    return [
-        f"{shown(work.model)}, {run.precision}: {plural(work.epochs, 'epoch')} = {sizes}; "
-        f"{plural(work.evaluations, 'evaluation')} of {work.evaluation_images:,} images",
-        f"one core loads {rates} ({shown(run.probe.source)})",
-    ]
+    return [*lines, f"one core loads {rates} ({shown(run.probe.source)})"]
 
 
 def machine_lines(
@@ -49,8 +51,8 @@ def machine_lines(
 ) -> list[str]:
     """A heading, and a line for each plan. `best` holds the numbers of those on the frontier."""
     wide = width >= WIDE
-    names = [shown(f"{plan.offer.provider} {plan.offer.machine}") for plan in plans]
-    gpus = [f"{plan.offer.gpus} {shown(plan.offer.gpu)}" for plan in plans]
+    names = [f"{plan.offer.provider} {plan.offer.machine}".strip() for plan in plans]
+    gpus = [f"{plan.offer.gpus or ''} {plan.offer.gpu}".strip() for plan in plans]
     name_width = min(max([len("machine"), *map(len, names)]), 44 if wide else 26)
     gpu_width = min(max([len("GPUs"), *map(len, gpus)]), 20 if wide else 10)
     hours_width = 17 if wide else 6
@@ -72,7 +74,7 @@ def wide_cells(plan: MachinePlan, *, spot: bool) -> str:
     """The other way to rent, images at once on a GPU, and where."""
     _, other = plan.rented(spot=not spot)
     region = plan.offer.zone or plan.offer.region
-    return f" {range_text(other, 17)} {plan.micro_batch:>6,}  {cut(shown(region), 16)}"
+    return f" {range_text(other, 17)} {plan.micro_batch:>6,}  {cut(region, 16)}"
 
 
 def range_text(value: FigureRange | None, width: int) -> str:
@@ -92,13 +94,12 @@ def digits(value: float) -> str:
     return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
-def cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 2]}.."
-
-
 def launch_line(plan: MachinePlan, train: Sequence[str], *, spot: bool) -> str:
-    """The command that rents the machine and trains on it."""
+    """The command that rents the machine and trains on it, or trains on the user's own."""
     offer = plan.offer
+    if not offer.provider:
+        words = ["stoker", "train", *train, "--ranks", str(max(offer.gpus, 1))]
+        return f"{' '.join(shlex.quote(word) for word in words)} on {shown(offer.machine)}"
     words = ["stoker", "launch", "sky", "--cloud", offer.provider, "--resource"]
     words += [f"instance_type={offer.machine}", *(() if spot else ("--on-demand",))]
     if region := offer.region if spot else offer.on_demand_region or offer.region:
@@ -128,7 +129,7 @@ def closing_lines(
             f"{plural(len(unknown), 'machine')} left out, as no published figure is near their "
             f"GPUs: {names}"
         )
-    days = {(row.offer.provider, row.offer.date) for row in rows}
+    days = {(row.offer.provider or row.offer.machine, row.offer.date) for row in rows}
     dates = ", ".join(f"{shown(provider)} {day}" for provider, day in sorted(days))
     lines.append(f"prices: {dates}; spot machines are taken to last {terms.hours_between:g} hours")
     sources = sorted({row.source for row in rows if row.estimate})

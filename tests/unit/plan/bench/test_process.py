@@ -49,6 +49,7 @@ def rank_figures(seconds: float = 1.0) -> dict[str, Any]:
             *({"kind": "step", "step": n, "batch": 64, "parts": part} for n in range(5)),
         ],
         "memory_bytes": 1000,
+        "evaluation": {"images": 64, "seconds": seconds / 4},
         "flops_per_image": 1e9,
         "device": {"kind": "cpu", "name": "", "memory_bytes": 0},
         "state": {},

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import BadRequest
-from stoker.plan.cpu import TYPICAL, MeasuredCell, features, forecast_cpu, typical_costs
 from stoker.plan.gpu.operations import OperationCounts, count_operations
+from stoker.plan.measured.cpu import TYPICAL, MeasuredCell, features, forecast_cpu, typical_costs
 
 
 @cache

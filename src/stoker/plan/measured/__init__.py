@@ -1,0 +1,1 @@
+"""A run on machines that were measured: this one, and those of result files."""
