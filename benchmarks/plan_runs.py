@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from compare.sets import photographs_in
+from stoker.plan.ranges import FigureRange
 from stoker.price.ledger.cost import cost_of
 from stoker.run.directory import Run
 
@@ -42,7 +43,6 @@ ROWS = (
 )
 """Set, model, image size, batch size, epochs."""
 MOST_WIDTH, HELD = 0.2, 9
-EDGES = ("low", "middle", "high")
 
 
 @dataclass(frozen=True)
@@ -50,29 +50,25 @@ class Compared:
     """A plan and its run."""
 
     label: str
-    planned_s: tuple[float, float, float]
-    planned_dollars: tuple[float, float, float]
+    planned_h: FigureRange
+    planned_dollars: FigureRange
     seconds: float
     dollars: float
 
     @property
     def held(self) -> bool:
-        low_s, _, high_s = self.planned_s
-        low, _, high = self.planned_dollars
-        return low_s <= self.seconds <= high_s and low <= self.dollars <= high
-
-    @property
-    def width(self) -> float:
-        low, middle, high = self.planned_s
-        return max(high - middle, middle - low) / middle
+        hours, dollars = self.planned_h, self.planned_dollars
+        in_time = hours.low <= self.seconds / 3600 <= hours.high
+        return in_time and dollars.low <= self.dollars <= dollars.high
 
     def line(self) -> str:
-        low, middle, high = self.planned_s
-        error = self.seconds / middle - 1
+        seconds = self.planned_h * 3600.0
+        error = self.seconds / seconds.middle - 1
+        planned = f"{seconds.middle:.0f} ({seconds.low:.0f} to {seconds.high:.0f})"
         return (
-            f"| {self.label} | {middle:.0f} ({low:.0f} to {high:.0f}) | {self.seconds:.0f} "
-            f"| {100 * error:+.1f} | {self.planned_dollars[1]:.4f} | {self.dollars:.4f} "
-            f"| {100 * self.width:.0f} | {'yes' if self.held else '**no**'} |"
+            f"| {self.label} | {planned} | {self.seconds:.0f} "
+            f"| {100 * error:+.1f} | {self.planned_dollars.middle:.4f} | {self.dollars:.4f} "
+            f"| {100 * seconds.width:.0f} | {'yes' if self.held else '**no**'} |"
         )
 
 
@@ -110,8 +106,8 @@ def compare(data: Path, row: tuple[str, str, int, int, int], folder: Path) -> Co
     seconds = stoker("train", *words, "--run", str(run))
     return Compared(
         f"{name}, {model}, {size} px, batch {batch}, {epochs} epochs",
-        tuple(3600 * plan["hours"][edge] for edge in EDGES),
-        tuple(plan["on_demand_dollars"][edge] for edge in EDGES),
+        FigureRange(**plan["hours"]),
+        FigureRange(**plan["on_demand_dollars"]),
         seconds,
         cost_of(Run(run)).total,
     )
@@ -143,14 +139,14 @@ def main() -> int:
             print(rows[-1].line(), flush=True)
             if parsed.out:
                 parsed.out.write_text(json.dumps([as_data(each) for each in rows], indent=1))
-    held, widest = sum(row.held for row in rows), max(row.width for row in rows)
+    held, widest = sum(row.held for row in rows), max(row.planned_h.width for row in rows)
     print(f"\nheld in {held} of {len(rows)}; the widest range is +-{100 * widest:.0f} %")
     print(f"load average at the end: {os.getloadavg()[0]:.1f}")
     return 0 if held >= HELD * len(rows) / len(ROWS) and widest <= MOST_WIDTH else 1
 
 
 def as_data(row: Compared) -> dict[str, Any]:
-    return {**vars(row), "held": row.held}
+    return {**asdict(row), "held": row.held}
 
 
 if __name__ == "__main__":

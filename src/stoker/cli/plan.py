@@ -107,7 +107,7 @@ def run(words: Sequence[str]) -> int:
             return show_here(parsed, recipe, deadline)
     if parsed.price_per_hour is not None:
         raise BadRequest("--price-per-hour is the price of this machine: add --here")
-    from stoker.price.table import current_offers
+    from stoker.price.table import LONGEST_AGE_DAYS, current_offers
 
     offers = every = offers_for(parsed)
     if not (parsed.on_day or parsed.stale_prices):
@@ -116,7 +116,8 @@ def run(words: Sequence[str]) -> int:
     with listening() as stop, stops_at_once(stop, "planning", UNCHANGED):
         code = show_plans(parsed, recipe, offers, deadline)
     if old := sorted({offer.provider for offer in every} - {offer.provider for offer in offers}):
-        say(f"prices older than 90 days, left out: {', '.join(old)}; --stale-prices uses them")
+        age, names = f"older than {LONGEST_AGE_DAYS} days", ", ".join(old)
+        say(f"prices {age}, left out: {names}; --stale-prices uses them")
     return code
 
 

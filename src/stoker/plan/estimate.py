@@ -14,7 +14,7 @@ the errors of all stages come together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stoker.plan.ranges import FigureRange
@@ -63,18 +63,30 @@ def estimate(work: Workload, rates: MachineRates) -> Estimate:
     """The time that the work takes at these rates."""
     stages = list(zip(work.stages, rates.compute, rates.loading, strict=True))
     times = [compute.at_most(loading).time_of(stage.images) for stage, compute, loading in stages]
+    forward = (rates.compute[-1] * FORWARD_TIMES).at_most(rates.loading[-1])
+    binds = [binding(compute, loading, rates.efficiency) for _, compute, loading in stages]
+    return estimate_of(work, times, forward, binds)
+
+
+def estimate_of(
+    work: Workload, times: Sequence[FigureRange], evaluation: FigureRange, binds: Sequence[str]
+) -> Estimate:
+    """The estimate of a run whose stages take these times and are bound by these resources;
+    `evaluation` is the rate of evaluations."""
     training, evaluating = total(times), FigureRange.exactly(0.0)
     if work.evaluated_images:
-        forward = (rates.compute[-1] * FORWARD_TIMES).at_most(rates.loading[-1])
-        evaluating = forward.time_of(work.evaluated_images)
-    longest = max(range(len(times)), key=lambda number: times[number].middle)
-    _, compute, loading = stages[longest]
+        evaluating = evaluation.time_of(work.evaluated_images)
     return Estimate(
         images_per_s=training.time_of(work.trained_images),
-        binds=binding(compute, loading, rates.efficiency),
+        binds=binds[longest(times)],
         training_s=training,
         evaluating_s=evaluating,
     )
+
+
+def longest(times: Sequence[FigureRange]) -> int:
+    """The number of the stage that takes longest."""
+    return max(range(len(times)), key=lambda number: times[number].middle)
 
 
 def binding(compute: FigureRange, loading: FigureRange, efficiency: float) -> str:

@@ -6,6 +6,7 @@ is left of them but the result. A first cell of a few steps says how many make a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from stoker.data.dataset import Dataset
@@ -14,7 +15,7 @@ from stoker.plan.bench.cells import BenchCell
 from stoker.plan.bench.process import CellLimits, run_cell
 from stoker.plan.bench.result import BenchResult
 from stoker.plan.bench.rows import BenchRow
-from stoker.plan.bench.session import ModelRecipe, machine_facts, planned
+from stoker.plan.bench.session import ModelRecipe, planned
 from stoker.plan.planned import PRECISIONS
 from stoker.plan.workload import Workload
 from stoker.price.hourly import HourlyPrice
@@ -38,12 +39,11 @@ def measure_here(
 ) -> BenchResult:
     """Measure training steps and an evaluation of each stage of a run. Raises BadRequest where they
     cannot be measured."""
-    gpus = len(machine_facts()["gpus"])
-    cells = cells_of(work, gpus)
     limits = CellLimits(MOST_STEPS, REPEATS, LIMIT_S, 0.0)
     models = {recipe.model: ModelRecipe(recipe, None)}
-    result = planned(dataset, cells, models, limits, (NAME, ""), price)
-    for cell in cells:
+    result = planned(dataset, (), models, limits, (NAME, ""), price)
+    result = replace(result, cells=cells_of(work, len(result.environment["gpus"])))
+    for cell in result.cells:
         first = measured(dataset, cell, recipe, FIRST)
         assert first.speed is not None
         steps = ceil(REPEAT_S * first.speed.median / cell.batch_size)
@@ -54,16 +54,19 @@ def measure_here(
     return result
 
 
-def cells_of(work: Workload, gpus: int) -> list[BenchCell]:
-    """A cell for each shape of the run, on all GPUs."""
-    precision = PRECISIONS[work.amp]
-    shapes = {(stage.image_size, stage.batch_size) for stage in work.stages}
-    return [
+def cells_of(work: Workload, gpus: int) -> tuple[BenchCell, ...]:
+    """A cell for each shape of the run, on all GPUs; none comes twice."""
+    cells = {
         BenchCell(
-            work.model, size, batch if gpus else min(batch, MOST_IMAGES), precision, max(gpus, 1)
+            work.model,
+            stage.image_size,
+            stage.batch_size if gpus else min(stage.batch_size, MOST_IMAGES),
+            PRECISIONS[work.amp],
+            max(gpus, 1),
         )
-        for size, batch in sorted(shapes)
-    ]
+        for stage in work.stages
+    }
+    return tuple(sorted(cells))
 
 
 def measured(dataset: Dataset, cell: BenchCell, recipe: Recipe, limits: CellLimits) -> BenchRow:

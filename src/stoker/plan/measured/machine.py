@@ -14,7 +14,7 @@ from statistics import harmonic_mean
 from stoker.errors import BadRequest
 from stoker.plan.bench.result import BenchResult
 from stoker.plan.bench.rows import BenchRow, Figures
-from stoker.plan.estimate import COMPUTE, FORWARD_TIMES, Estimate, total
+from stoker.plan.estimate import COMPUTE, FORWARD_TIMES, estimate_of, longest
 from stoker.plan.gpu.compute import MeasuredRow
 from stoker.plan.gpu.known import UnknownGpu, gpu_named
 from stoker.plan.gpu.operations import OperationCounts, count_operations
@@ -64,23 +64,15 @@ def plan_on_measured(run: PlannedRun, result: BenchResult, terms: RentalTerms) -
         rate.images_per_s.time_of(stage.images)
         for rate, stage in zip(rates, run.work.stages, strict=True)
     ]
-    training = total(times)
-    evaluating = FigureRange.exactly(0.0)
-    if run.work.evaluated_images:
-        evaluating = rates[-1].evaluation.time_of(run.work.evaluated_images)
-    longest = max(range(len(times)), key=lambda number: times[number].middle)
-    figures = rates[longest].row.figures
+    row = rates[longest(times)].row
+    figures = row.figures
     assert figures is not None
+    binds = [rate.binds for rate in rates]
     plan = MachinePlan(
         offer=offer_of(result),
-        estimate=Estimate(
-            images_per_s=training.time_of(run.work.trained_images),
-            binds=rates[longest].binds,
-            training_s=training,
-            evaluating_s=evaluating,
-        ),
+        estimate=estimate_of(run.work, times, rates[-1].evaluation, binds),
         micro_batch=min(stage.batch_size for stage in run.work.stages),
-        source=f"measured {result.created[:10]} by {shown(rates[longest].row.cell.label())}",
+        source=f"measured {result.created[:10]} by {shown(row.cell.label())}",
     )
     start = FigureRange.around(figures.setup_s + figures.first_step_s, SAME_CELL) + RUN_START_S
     return priced(plan, replace(terms, start_s=start))
@@ -129,6 +121,11 @@ def gpus_of(result: BenchResult) -> Sequence[Mapping[str, object]]:
     return [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
 
 
+def ranks_of(result: BenchResult) -> int:
+    """The ranks that a run has on the machine of a result file: one for each GPU."""
+    return max(len(gpus_of(result)), 1)
+
+
 def stage_rate(run: PlannedRun, stage: WorkStage, result: BenchResult) -> StageRate:
     """The rate of a stage. Raises BadRequest where no row says anything about it."""
     able = rows_of(run, result)
@@ -140,11 +137,11 @@ def stage_rate(run: PlannedRun, stage: WorkStage, result: BenchResult) -> StageR
     if not same and able and not gpus_of(result):
         return forecast_rate(run, stage, able)
     if not same:
-        ranks = max(len(gpus_of(result)), 1)
+        model, size, ranks = shown(run.work.model), stage.image_size, ranks_of(result)
         raise BadRequest(
-            f"the benchmark of {shown(result.machine)} has no row of {shown(run.work.model)} at "
-            f"{stage.image_size} px, {run.precision}, with {ranks} ranks: measure it with stoker "
-            f"bench train DATA --model {shown(run.work.model)} --image-size {stage.image_size}"
+            f"the benchmark of {shown(result.machine)} has no row of {model} at {size} px, "
+            f"{run.precision}, with {ranks} ranks: measure it with stoker bench train DATA "
+            f"--model {model} --image-size {size}"
         )
     row = min(same, key=lambda row: abs(row.cell.batch_size - stage.batch_size))
     is_same = row.cell.batch_size == stage.batch_size
@@ -171,11 +168,9 @@ def unevenness(figures: Figures) -> float:
 
 def rows_of(run: PlannedRun, result: BenchResult) -> list[BenchRow]:
     """The rows with figures, in the precision of the run and with as many ranks as GPUs."""
-    ranks = max(len(gpus_of(result)), 1)
+    wanted = run.precision, ranks_of(result)
     return [
-        row
-        for row in result.rows
-        if row.figures and (row.cell.precision, row.cell.ranks) == (run.precision, ranks)
+        row for row in result.rows if row.figures and (row.cell.precision, row.cell.ranks) == wanted
     ]
 
 
