@@ -84,3 +84,50 @@ def outside_chance(count: int, skip: int) -> float:
     """The chance that the true median is outside `count` ordered values without `skip` of them on
     each side: that at most `skip` values lie on one side of it."""
     return float(min(1.0, 2 * sum(math.comb(count, n) for n in range(skip + 1)) / 2**count))
+
+
+Z_95 = 1.959964
+"""The normal distribution's, for a two-sided interval of 95 %."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of independent answers that were right, with Wilson's interval of 95 %."""
+
+    share: float
+    low: float
+    high: float
+    count: int
+
+
+def share_of(hits: float, count: int) -> Share:
+    """The share of `hits` in at least one answer, with its interval, which stays within 0 and 1."""
+    share, z2 = min(max(hits / count, 0.0), 1.0), Z_95**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = Z_95 / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
+    return Share(
+        share, min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share), count
+    )
+
+
+@dataclass(frozen=True)
+class ShareDifference:
+    """How much larger the second of two shares is, with an interval of 95 %."""
+
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the true shares may be equal."""
+        return self.low <= 0 <= self.high
+
+
+def share_difference(one: Share, other: Share) -> ShareDifference:
+    """The second share minus the first, with Newcombe's interval for independent answers. Answers
+    to the same images vary less: for them it is wider than it had to be."""
+    difference = other.share - one.share
+    below = math.hypot(other.share - other.low, one.high - one.share)
+    above = math.hypot(other.high - other.share, one.share - one.low)
+    return ShareDifference(difference, difference - below, difference + above)

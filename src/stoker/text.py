@@ -12,13 +12,15 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 _TICKS = "▁▂▃▄▅▆▇█"
 _LABEL = re.compile(r" +\S+(?: \S+)* {2,}")
 """The first column of an indented row, with the spaces around it."""
 _NOT_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Surrogates that no byte of a file name becomes."""
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""With these a spreadsheet takes a text for a formula."""
 MOST_CHARACTERS = 300
 """Length at which a message shown in one line is cut."""
 
@@ -58,6 +60,15 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def harmless_cell(value: Any) -> Any:
+    """A cell of CSV: a text that no spreadsheet takes for a formula, without control characters;
+    numbers stay numbers."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(FORMULAS) else text
 
 
 def wrapped(line: str, width: int) -> list[str]:

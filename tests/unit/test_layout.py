@@ -47,6 +47,7 @@ FLOORS = {
     "measure.logs": 4.1,
     "price": 5,
     "price.ledger": 5.1,
+    "history": 5.5,
     "train.model": 6,
     "train": 6.1,
     "train.trials": 6.2,
@@ -70,6 +71,8 @@ FLOORS = {
     "show.study": 9.1,
     "show.use": 9.1,
     "show.plan": 9.1,
+    "show.watch": 9.1,
+    "show.report": 9.1,
     "track": 9,
     "cli": 10,
 }

@@ -25,6 +25,7 @@ LINKS = re.compile(
 LINK_PLACES = {
     "src/stoker/host/counters.py": r"network",
     "src/stoker/host/interfaces.py": r"network",
+    "src/stoker/history/usage.py": r'"network\\.',
     "src/stoker/doctor/visit.py": r'figures\["network"\]',
     "src/stoker/doctor/ranks.py": r'"network\.json"',
     "src/stoker/measure/verdict.py": r'"network"',

@@ -1,6 +1,6 @@
 """stoker explain RUN: what happened, where the time went and what limited it. RUN may be a log.
 
-Several runs are one table.
+Several runs are one table, with what differs between them below it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from pathlib import Path
 from stoker.cli.flags import Parser, add_price_flag, check_price
 from stoker.errors import BAD_REQUEST, FINISHED
 from stoker.measure.logs.runs import read_log
+from stoker.price.hourly import HourlyPrice
 from stoker.run.directory import Run
 from stoker.show.compare import header, row
+from stoker.show.differences import difference_lines
 from stoker.show.explain import explain
 from stoker.show.explain_log import explain_log
 from stoker.text import say
@@ -24,7 +26,8 @@ def parser() -> Parser:
         description="Explain a run from its directory, or from the log of another program "
         "(pytorch/examples, timm, torchvision references).",
     )
-    help = "a run directory (running or ended), or a log; several are shown as a table"
+    help = "a run directory (running or ended), or a log; several are shown as a table, with what "
+    help += "differs between them"
     made.add_argument("runs", metavar="RUN", nargs="+", help=help)
     add_price_flag(made, "dollars for an hour of each machine [what the run recorded]")
     return made
@@ -40,19 +43,20 @@ def run(words: Sequence[str]) -> int:
 
         price = price_here(given_price, "off")
     if len(runs) > 1:
-        return show_table(runs)
+        return show_table(runs, price)
     given = Path(runs[0])
     is_log = given.exists() and not given.is_dir()
     say(*(explain_log(read_log(given)) if is_log else explain(Run(given), price)))
     return FINISHED
 
 
-def show_table(runs: Sequence[str]) -> int:
-    """Print a line for each run. The exit code is 2 if none of them can be read."""
+def show_table(runs: Sequence[str], price: HourlyPrice | None) -> int:
+    """Print a line for each run, and what differs. The exit code is 2 if none can be read."""
     say(header(), wrap=False)
-    are_read = []
+    readable = []
     for path in runs:
-        line, is_read = row(Path(path))
+        line, traits = row(Path(path))
         say(line, wrap=False)
-        are_read.append(is_read)
-    return FINISHED if any(are_read) else BAD_REQUEST
+        readable += [traits] if traits else []
+    say(*difference_lines(readable, price), wrap=False)
+    return FINISHED if readable else BAD_REQUEST

@@ -80,4 +80,4 @@ def part_of(path: Path) -> Progress:
 def steps_in(path: Path) -> int:
     """The steps that the run in a folder has made; 0 where there is none."""
     run = Run(path)
-    return max((event["step"] + 1 for event in run.merged("step")), default=0) if run.exists else 0
+    return run.steps_made if run.exists else 0

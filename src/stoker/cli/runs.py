@@ -1,19 +1,35 @@
-"""stoker runs [FOLDER]: runs, their states, and what may still be billed."""
+"""stoker runs [FOLDER ...]: runs, their states, and what may still be billed."""
 
 from __future__ import annotations
 
+import argparse
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser
-from stoker.cli.streams import check_json, write_figures
+from stoker.cli.streams import check_output, write_output
 from stoker.commit import json_bytes
 from stoker.errors import FINISHED, BadRequest
 from stoker.fleet.sky.commands import find_sky, read_states
 from stoker.fleet.sky.records import GONE, CloudJob, UnreadableJob, jobs_below, read_job, write_job
-from stoker.run.listing import runs_below, summary_of
-from stoker.show.runs import billed_lines, figures_of, nothing_line, refreshed_line, run_lines
+from stoker.history.selection import (
+    FILTER_KEYS,
+    SORT_KEYS,
+    fitting_runs,
+    in_order,
+    parse_filter,
+)
+from stoker.run.listing import RunSummary, runs_below, summary_of
+from stoker.show.runs import (
+    billed_lines,
+    csv_text,
+    figures_of,
+    nothing_line,
+    refreshed_line,
+    run_lines,
+)
 from stoker.text import say, shown
 
 USUAL = (Path("runs"), Path("jobs"))
@@ -24,41 +40,81 @@ Jobs = list[tuple[Path, CloudJob | UnreadableJob]]
 def parser() -> Parser:
     runs = Parser(
         prog="stoker runs",
-        usage="stoker runs [FOLDER ...] [--refresh] [--json FILE]",
-        description="List the runs in folders, with their states, best accuracy and hours, and "
+        usage="stoker runs [FOLDER ...] [--sort KEY] [--filter KEY=VALUE] [options]",
+        description="List the runs in folders, also those in the cells of sweeps and ticket "
+        "studies, with their states, best accuracy, hours, dollars and what limits them, and "
         "the rented machines, disks and buckets that may still be billed. It reads files alone; "
         "--refresh asks SkyPilot.",
+        examples=(
+            "stoker runs --sort best --reverse",
+            "stoker runs --filter state=running --filter 'best>0.7'",
+            "stoker runs sweeps/lr --filter 'name=*seed=1*' --csv runs.csv",
+        ),
     )
     add = runs.add_argument
     add("folders", metavar="FOLDER", nargs="*", type=Path, help="folders of runs [runs and jobs]")
+    add("--sort", metavar="KEY", default="name", help=f"{', '.join(SORT_KEYS)} [name]")
+    add("--reverse", action="store_true", help="the largest first; runs without a value stay last")
+    help = (
+        "only runs that fit, such as model=resnet18, 'name=*mobilenet*', 'best>0.7' or 'hours<2'; "
+        f"several must all fit; keys: {', '.join(FILTER_KEYS)}"
+    )
+    add("--filter", metavar="KEY=VALUE", action="append", default=[], dest="filters", help=help)
     add("--refresh", action="store_true", help="ask SkyPilot which machines are gone")
     add("--json", metavar="FILE", default="", help="write the list to a file; - prints it")
+    add("--csv", metavar="FILE", default="", help="write the runs to a file; - prints them")
     return runs
 
 
 def run(arguments: Sequence[str]) -> int:
     parsed = parser().parse(arguments)
+    check(parsed)
     folders = parsed.folders or list(USUAL)
-    if missing := next((folder for folder in parsed.folders if not folder.is_dir()), None):
-        raise BadRequest(f"no folder at {shown(str(missing))}")
-    to_screen = parsed.json == "-"
-    check_json("" if to_screen else parsed.json)
+    is_quiet = "-" in (parsed.json, parsed.csv)
+    chosen_runs(parsed, [])  # a mistake in a flag is said before anything is asked
     jobs = [job for folder in folders for job in cloud_jobs(folder)]
     controllers: Mapping[str, str] = {}
     if parsed.refresh:
         jobs, controllers, line = refreshed(jobs)
-        if not to_screen:
+        if not is_quiet:
             say(line)
-    runs = [summary_of(path) for folder in folders for path in runs_below(folder)]
-    figures = figures_of(runs, jobs, controllers)
-    if to_screen:
-        say(*json_bytes(figures).decode().splitlines(), wrap=False)
-    elif parsed.json:
-        write_figures(parsed.json, figures)
-    if not to_screen:
-        say(*(run_lines(runs) if runs else [nothing_line(folders)]), wrap=False)
+    runs = chosen_runs(parsed, folders)
+    if parsed.json:
+        write(parsed.json, "--json", json_bytes(figures_of(runs, jobs, controllers)))
+    if parsed.csv:
+        write(parsed.csv, "--csv", csv_text(runs).encode("utf-8", "backslashreplace"))
+    if not is_quiet:
+        nothing = nothing_line(folders, is_filtered=bool(parsed.filters))
+        width = shutil.get_terminal_size().columns
+        say(*(run_lines(runs, width) if runs else [nothing]), wrap=False)
         say(*billed_lines(jobs, controllers, time.time()), wrap=False)
     return FINISHED
+
+
+def check(parsed: argparse.Namespace) -> None:
+    """Raise BadRequest where a folder does not exist or a file cannot be written."""
+    if missing := next((folder for folder in parsed.folders if not folder.is_dir()), None):
+        raise BadRequest(f"no folder at {shown(str(missing))}")
+    if parsed.json == parsed.csv == "-":
+        raise BadRequest("--json - and --csv - both write to standard output: name a file for one")
+    for flag in ("json", "csv"):
+        file = getattr(parsed, flag)
+        check_output(f"--{flag}", "" if file == "-" else file)
+
+
+def chosen_runs(parsed: argparse.Namespace, folders: Sequence[Path]) -> list[RunSummary]:
+    """The runs of folders that the flags ask for, in their order. Raises BadRequest."""
+    filters = [parse_filter(text) for text in parsed.filters]
+    runs = [summary_of(path) for folder in folders for path in runs_below(folder)]
+    return in_order(fitting_runs(runs, filters), parsed.sort, descending=parsed.reverse)
+
+
+def write(file: str, flag: str, data: bytes) -> None:
+    """Write the text of a flag to its file, or to standard output."""
+    if file == "-":
+        say(*data.decode().splitlines(), wrap=False)
+    else:
+        write_output(flag, file, data)
 
 
 def cloud_jobs(folder: Path) -> Jobs:

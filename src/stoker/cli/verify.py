@@ -10,7 +10,7 @@ from stoker.cli.flags import Parser
 from stoker.errors import FAILED, FINISHED
 from stoker.recipe.resolve import parse_flag
 from stoker.run.directory import Run
-from stoker.run.timelines import wrong_position
+from stoker.run.progress import wrong_position
 from stoker.show.progress import progress
 from stoker.survive.manifest import names_in, problem_of, read_manifest
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once

@@ -22,9 +22,10 @@ class NotPlain(ValueError):
 def open_plain(path: Path) -> Iterator[IO[bytes]]:
     """A plain file, to be read. Raises OSError where it cannot be opened, and NotPlain."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise NotPlain("it is not a plain file")
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise NotPlain("it is not a plain file")
         yield file
 
 
@@ -37,14 +38,16 @@ def read_plain(path: Path, most: int) -> bytes:
     return data
 
 
-def head_and_tail(path: Path, most: int) -> tuple[list[bytes], list[bytes]]:
-    """The complete lines among the first and the last `most` bytes of a plain file; they may
-    overlap. Raises OSError and ValueError."""
+def head_and_tail(path: Path, most: int, begin: int = 0) -> tuple[list[bytes], list[bytes]]:
+    """The complete lines among the first and the last `most` bytes of a plain file, or of what
+    comes from `begin` on. No line is in both. Raises OSError and ValueError."""
     with open_plain(path) as file:
+        file.seek(begin)
         head = file.read(most)
-        end = file.seek(0, os.SEEK_END)
-        start = max(end - most, 0)
+        head = head[: head.rfind(b"\n") + 1]
+        middle, end = begin + len(head), file.seek(0, os.SEEK_END)
+        start = max(end - most, middle)
         file.seek(start)
         tail = file.read(most)
     lines = tail[: tail.rfind(b"\n") + 1].splitlines()
-    return head[: head.rfind(b"\n") + 1].splitlines(), lines[1:] if start else lines
+    return head.splitlines(), lines if start == middle else lines[1:]

@@ -10,22 +10,84 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stoker.measure.facts import LARGER, SLOWER, Facts, RankFacts
 from stoker.measure.spans import ONCE
 from stoker.run.directory import Run
 from stoker.run.kinds import Event
+from stoker.run.rows import GROUPS, NOT_OWN, SINGLE_STEPS, leaves
 
-WARM_UP = 3
-"""The first steps of an attempt, which are left out."""
+WARM_UP = SINGLE_STEPS
+"""The first steps of an attempt, which are left out: they have rows of their own."""
 WORTH_NAMING = 0.05
 """The share of the time above which a slowdown of a machine is worth naming."""
 HOG_CORES = 0.3
 """The share of a core above which a thread that is not ours is worth naming."""
-GROUPS = ("parts", "on_cpu", "work", "sent", "cores")
-"""Groups of numbers in a `step` event; each number is summed."""
-NOT_OWN = ("exchange", "checkpoint", *ONCE)
+COUNTED = ("step", "steps", "probe", "probes", "skipped", "end")
+
+
+class ProbeSums:
+    """Sums over the probes of one rank or several."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+        self._gpu_throttles: set[str] = set()
+        self.hog, self.hog_cores = "", 0.0
+        """The Python thread, not ours, that last used much of a core, and its share."""
+
+    def add(self, event: Event) -> None:
+        """Add a probe, or a row of probes."""
+        count = event.get("count", 1)
+        for name, mean in event["means"].items() if event["kind"] == "probes" else leaves(event):
+            self._totals[name] = self._totals.get(name, 0.0) + mean * count
+            self._counts[name] = self._counts.get(name, 0) + count
+            reason = name.partition(".throttles.")[2]
+            if reason and name.startswith("gpus.") and mean > WORTH_NAMING:
+                self._gpu_throttles.add(reason)
+        for thread in reversed(event.get("threads", ())):
+            is_ours = thread["name"] == "MainThread" or thread["name"].startswith("stoker-")
+            if thread["python"] and not is_ours and thread["cores"] > HOG_CORES:
+                self.hog, self.hog_cores = thread["name"], thread["cores"]
+
+    def join(self, other: ProbeSums) -> None:
+        """Add those of another rank."""
+        for name, total in other._totals.items():
+            self._totals[name] = self._totals.get(name, 0.0) + total
+            self._counts[name] = self._counts.get(name, 0) + other._counts[name]
+        if other.hog:
+            self.hog, self.hog_cores = other.hog, other.hog_cores
+
+    def __bool__(self) -> bool:
+        return bool(self._totals)
+
+    def total(self, name: str) -> float:
+        return self._totals.get(name, 0.0)
+
+    def mean(self, name: str) -> float:
+        """The mean over the probes that have a number; 0 where none has."""
+        return self.total(name) / max(self._counts.get(name, 0), 1)
+
+    @property
+    def throttled_share(self) -> float:
+        """The share of the time for which a CPU quota stopped threads, added up over the cores."""
+        seconds = self.total("seconds")
+        return self.total("cpu.throttled_s") / seconds if seconds else 0.0
+
+    def slowdowns(self) -> dict[str, float | str]:
+        """What slowed a machine down, as in `RankFacts.slowdowns`."""
+        shares = {
+            "throttled_share": self.throttled_share,
+            "stolen_share": self.mean("cpu.steal"),
+        }
+        named: dict[str, float | str] = {n: s for n, s in shares.items() if s > WORTH_NAMING}
+        throttles = ", ".join(sorted(self._gpu_throttles))
+        return named | ({"gpu_throttles": throttles} if throttles else {})
 
 
 @dataclass
@@ -37,19 +99,20 @@ class RankSums:
     sums: dict[str, dict[str, float]] = field(default_factory=dict)
     own_s: dict[int, float] = field(default_factory=dict)
     """Seconds of each step until its gradients were computed."""
-    probes: list[Event] = field(default_factory=list)
+    probes: ProbeSums = field(default_factory=ProbeSums)
 
     def add(self, event: Event) -> None:
         kind = event["kind"]
-        if kind == "step":
-            self.steps += 1
+        if kind in ("step", "steps"):
+            self.steps += event.get("count", 1)
             self.images += event["batch"]
             for group in GROUPS:
                 add_up(self.sums.setdefault(group, {}), event.get(group, {}))
             parts: dict[str, float] = event["parts"]
-            self.own_s[event["step"]] = sum(s for p, s in parts.items() if p not in NOT_OWN)
-        elif kind == "probe":
-            self.probes.append(event)
+            own_s = [sum(s for p, s in parts.items() if p not in NOT_OWN)]
+            self.own_s.update(enumerate(event.get("own_s", own_s), event["step"]))
+        elif kind in ("probe", "probes"):
+            self.probes.add(event)
         else:  # time between steps, such as the last evaluation and save: the steps share it
             add_up(self.sums.setdefault("parts", {}), event["parts"])
 
@@ -67,7 +130,7 @@ class RankSums:
             sent_bytes=sent.get("bytes", 0.0),
             sent_s=sent.get("seconds", 0.0),
             slow_share=slow_share,
-            slowdowns=slowdowns(self.probes),
+            slowdowns=self.probes.slowdowns(),
         )
 
 
@@ -92,7 +155,7 @@ class AttemptSums:
             self.starts[rank] = event
         elif kind == "larger_batch":
             self.in_larger = min(event["larger_s"] / (LARGER * event["seconds"]), 1.0)
-        elif kind in ("step", "probe", "skipped", "end") and self.covers(rank, event.get("step")):
+        elif kind in COUNTED and self.covers(rank, event.get("step")):
             self.ranks.setdefault(rank, RankSums()).add(event)
 
     def covers(self, rank: int, step: int | None) -> bool:
@@ -111,8 +174,9 @@ class AttemptSums:
         ranks = tuple(one.facts(r, hosts[r], slow.get(r, 0.0)) for r, one in sums.items())
         first, start = sums[min(sums)], self.starts[min(self.starts)]
         environment = start["environment"]
-        probes = [probe for one in sums.values() for probe in one.probes]
-        hog, hog_cores = busiest_thread(probes)
+        probes = ProbeSums()
+        for one in sums.values():
+            probes.join(one.probes)
         local_world = start.get("local_world", 1)
         return Facts(
             ranks=ranks,
@@ -126,20 +190,22 @@ class AttemptSums:
             capacity=start.get("capacity"),
             send_cpu=start.get("send_cpu") or 0.0,
             in_larger=self.in_larger,
-            late_share=mean_of(probes, "lock", "late_share"),
-            hog=hog,
-            hog_cores=hog_cores,
+            late_share=probes.mean("lock.late_share"),
+            hog=probes.hog,
+            hog_cores=probes.hog_cores,
             **core_facts(list(sums.values()), ranks, probes, local_world),
         )
 
 
 def facts_of_run(
-    run: Run, attempt: int, includes: Callable[[int], bool] = lambda step: True
+    run: Run, attempt: int, includes: Callable[[int], bool] | None = None
 ) -> Facts | None:
-    """The facts of some steps of an attempt, from the run directory; None where there are none."""
-    sums = AttemptSums(includes)
+    """The facts of an attempt, from the run directory; None where there are none. With `includes`,
+    those of some of its steps, for which all of its events are read."""
+    sums = AttemptSums(includes) if includes else AttemptSums()
+    read = run.attempt_events if includes else run.attempt_rows
     for rank in run.ranks(attempt):
-        for event in run.attempt_events(attempt, rank):
+        for event in read(attempt, rank):
             sums.add(rank, event)
     return sums.facts()
 
@@ -148,25 +214,31 @@ def slow_shares(own_s: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
     """For each rank, the share of steps in which it was slower than the median of the others."""
     if len(own_s) < 2:
         return {}
-    common = set.intersection(*(set(steps) for steps in own_s.values()))
-    shares = {}
-    for rank, seconds in own_s.items():
-        others = [steps for other, steps in own_s.items() if other != rank]
-        slow = [seconds[s] > SLOWER * statistics.median(o[s] for o in others) for s in common]
-        shares[rank] = statistics.fmean(slow) if slow else 0.0
-    return shares
+    numbers = [np.fromiter(steps, np.int64, len(steps)) for steps in own_s.values()]
+    common = reduce(np.intersect1d, numbers)
+    if not len(common):
+        return dict.fromkeys(own_s, 0.0)
+    columns = zip(numbers, own_s.values(), strict=True)
+    seconds = np.array([seconds_of(common, own, steps) for own, steps in columns])
+    return {
+        rank: float((seconds[n] > SLOWER * np.median(np.delete(seconds, n, 0), 0)).mean())
+        for n, rank in enumerate(own_s)
+    }
 
 
-def mean_of(probes: Sequence[Mapping[str, Any]], group: str, name: str) -> float:
-    """The mean of a number over the probes that have it; 0 where none has."""
-    values = [p[group][name] for p in probes if p.get(group, {}).get(name) is not None]
-    return statistics.fmean(values) if values else 0.0
+def seconds_of(
+    common: NDArray[np.int64], numbers: NDArray[np.int64], steps: Mapping[int, float]
+) -> NDArray[np.float64]:
+    """The seconds of some steps of a rank."""
+    order = np.argsort(numbers)
+    seconds = np.fromiter(steps.values(), np.float64, len(steps))[order]
+    return seconds[np.searchsorted(numbers[order], common)]
 
 
 def core_facts(
     sums: Sequence[RankSums],
     ranks: Sequence[RankFacts],
-    probes: Sequence[Mapping[str, Any]],
+    probes: ProbeSums,
     local_world: int,
 ) -> dict[str, Any]:
     """The facts about cores: from the steps, or from the probes of runs whose steps lack them."""
@@ -175,47 +247,13 @@ def core_facts(
     waits = [one["wait"] for one in steps if "wait" in one]
     used = [one["cpu"] for one in steps if "cpu" in one]
     if probes and not waits:
-        waits = [mean_of(probes, "main", "delay") * step_s]
+        waits = [probes.mean("main.delay") * step_s]
     if probes and not used:
-        used = [mean_of(probes, "cpu", "own_cores") * step_s]
-    busy, stolen = mean_of(probes, "cpu", "busy"), mean_of(probes, "cpu", "steal")
+        used = [probes.mean("cpu.own_cores") * step_s]
+    busy, stolen = probes.mean("cpu.busy"), probes.mean("cpu.steal")
     return {
         "delay_s": statistics.fmean(waits) if waits else None,
         "own_cores": statistics.fmean(used) / step_s * local_world if used and step_s else None,
-        "throttled_share": throttled_share(probes),
+        "throttled_share": probes.throttled_share,
         "stolen_share": stolen / (busy + stolen) if stolen else 0.0,
     }
-
-
-def throttled_share(probes: Sequence[Mapping[str, Any]]) -> float:
-    """The share of the time for which a CPU quota stopped threads, added up over the cores."""
-    total_s = sum(probe.get("seconds", 0.0) for probe in probes)
-    throttled_s = sum(probe.get("cpu", {}).get("throttled_s", 0.0) for probe in probes)
-    return throttled_s / total_s if total_s else 0.0
-
-
-def slowdowns(probes: Sequence[Mapping[str, Any]]) -> dict[str, float | str]:
-    """What slowed a machine down, as in `RankFacts.slowdowns`."""
-    shares = {
-        "throttled_share": throttled_share(probes),
-        "stolen_share": mean_of(probes, "cpu", "steal"),
-    }
-    gpu_throttles = {
-        reason
-        for probe in probes
-        for gpu in probe.get("gpus", ())
-        for reason, share in gpu.get("throttles", {}).items()
-        if share > WORTH_NAMING
-    }
-    named: dict[str, float | str] = {n: s for n, s in shares.items() if s > WORTH_NAMING}
-    return named | ({"gpu_throttles": ", ".join(sorted(gpu_throttles))} if gpu_throttles else {})
-
-
-def busiest_thread(probes: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
-    """The Python thread, not ours, that uses most of a core, and its share; empty if none does."""
-    for probe in reversed(probes):
-        for thread in probe.get("threads", ()):
-            ours = thread["name"] == "MainThread" or thread["name"].startswith("stoker-")
-            if thread["python"] and not ours and thread["cores"] > HOG_CORES:
-                return thread["name"], thread["cores"]
-    return "", 0.0

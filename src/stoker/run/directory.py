@@ -3,6 +3,7 @@
     run.json                      data set, recipe, and every accepted change of the recipe
     recipe.toml                   the resolved recipe, each value with its origin
     attempts/0001/rank0.jsonl     events, append-only, one file per attempt and rank
+    attempts/0001/rank0.summary.jsonl     the same in few rows, see run/summaries.py
     checkpoints/000001234/        see survive/checkpoint.py
     last, best                    names of checkpoints
     evaluation.json               the last evaluation, class by class
@@ -21,9 +22,10 @@ import json
 import os
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from stoker.commit import UNABLE, open_at_end, write_bytes, write_json
 from stoker.errors import BadRequest, StokerError, is_readable
@@ -33,8 +35,13 @@ from stoker.recipe.recipe import Recipe
 from stoker.run.evaluation import KeptEvaluation, read_evaluation
 from stoker.run.events import EventDamage, read_events
 from stoker.run.kinds import RECORD, Event, misfit
+from stoker.run.rows import NEVER
 from stoker.run.storage import Place, refused
+from stoker.run.summaries import RowReader
 from stoker.text import one_line, plural, shown
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
 
 FORMAT = 1
 """Format number of a run directory. A run.json without one has format 1."""
@@ -278,26 +285,58 @@ class Run:
         numbers = self.attempts()
         return [{"attempt": n, **start} for n in numbers if (start := self.start_of(n))]
 
+    def attempt_rows(self, attempt: int, rank: int = 0, cut: int = NEVER) -> Iterator[Event]:
+        """The events of one attempt and rank, with the steps and probes of about ten seconds in one
+        row each, see run/rows.py. No row crosses the position `cut`. Far quicker than all events:
+        most of it is read from the summary."""
+        return RowReader(self.events_path(attempt, rank), self.damage).read(cut)
+
+    def lost_from(self) -> dict[int, int]:
+        """For each attempt the position from which on a later one repeated its steps."""
+        positions: dict[int, int] = {}
+        earliest = NEVER
+        for attempt in reversed(self.attempts()):
+            positions[attempt] = earliest
+            start = self.start_position(attempt)
+            earliest = earliest if start is None else min(earliest, start)
+        return positions
+
     def events(self, rank: int = 0) -> Iterator[Event]:
         """All events of all attempts, each with its attempt's number, not merged."""
         for attempt in self.attempts():
             for event in self.attempt_events(attempt, rank):
                 yield {**event, "attempt": attempt}
 
+    def rows(self, rank: int = 0) -> Iterator[Event]:
+        """All rows and other events of all attempts, each with its attempt's number. Rows of steps
+        that a later attempt repeated are `redone`."""
+        lost_from = self.lost_from()
+        for attempt in self.attempts():
+            cut = lost_from[attempt]
+            for row in self.attempt_rows(attempt, rank, cut):
+                is_redone = {"redone": row["position"] >= cut} if row["kind"] == "steps" else {}
+                yield {**row, "attempt": attempt, **is_redone}
+
+    def step_rows(self, rank: int = 0) -> list[Event]:
+        """The rows of the steps that an uninterrupted run would have made."""
+        return [row for row in self.rows(rank) if row["kind"] == "steps" and not row["redone"]]
+
+    @property
+    def steps_made(self) -> int:
+        """How many steps the run has made so far."""
+        return max((row["last"] + 1 for row in self.step_rows()), default=0)
+
     def merged(self, kind: str, rank: int = 0) -> list[Event]:
         """The events of a kind that an uninterrupted run would have written, one per position."""
+        read = self.attempt_events if kind == "step" else self.attempt_rows
         kept: dict[int, Event] = {}
-        for attempt in self.attempts():
-            # Rank 0 exists in every attempt; this rank may not.
-            start = self.start_position(attempt)
-            if start is None:
-                continue
-            # An event at the start position was written before it; a step there comes after it.
-            limit = start - (kind == "step")
-            kept = {position: old for position, old in kept.items() if position <= limit}
-            for event in self.attempt_events(attempt, rank):
-                if event["kind"] == kind:
-                    kept[event["position"]] = {**event, "attempt": attempt}
+        # Rank 0 exists in every attempt; this rank may not.
+        for attempt, lost_from in self.lost_from().items():
+            # An event at the start of a later attempt was written before it; a step comes after it.
+            limit = lost_from - (kind == "step")
+            own = (event for event in read(attempt, rank) if event["kind"] == kind)
+            own_kept = {e["position"]: {**e, "attempt": attempt} for e in own}
+            kept = {p: e for p, e in own_kept.items() if p <= limit} | kept
         return [kept[position] for position in sorted(kept)]
 
     def steps(self) -> list[Event]:
@@ -310,9 +349,24 @@ class Run:
                 total["sums"] = [a + b for a, b in zip(total["sums"], event["sums"], strict=True)]
         return [totals[step] for step in sorted(totals)]
 
+    def frame(self, kind: str = "steps") -> pandas.DataFrame:
+        """A pandas DataFrame, see run/frames.py for its columns: a row for each step that counts;
+        with "evaluation" for each evaluation, with "rows" for about ten seconds of steps, which is
+        quick for a long run. Raises BadRequest where pandas is not installed.
+
+            frame = stoker.Run("runs/mine").frame()
+            frame.plot(x="epoch", y=["loss", "top1"])
+        """
+        from stoker.run.frames import frame_of
+
+        evaluations = partial(self.merged, "evaluation")
+        sources: dict[str, Callable[[], list[Event]]]
+        sources = {"steps": self.steps, "evaluation": evaluations, "rows": self.step_rows}
+        return frame_of(kind, sources)
+
     def end(self) -> Event | None:
         """The `end` event of the latest attempt; None while it runs, or where it was killed."""
-        latest = {e["kind"]: e for last in self.attempts()[-1:] for e in self.attempt_events(last)}
+        latest = {e["kind"]: e for last in self.attempts()[-1:] for e in self.attempt_rows(last)}
         return latest.get("end")
 
     @property

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from stoker.commit import open_at_end
 from stoker.run.kinds import Event, event_of
+from stoker.run.rows import RowFolder
 from stoker.text import plural
 
 Listener = Callable[[Event], None]
@@ -79,26 +80,26 @@ def lines_of(file: IO[bytes]) -> Iterator[bytes]:
         yield line
 
 
-class Events:
-    """Appends events to one file and passes each to the listeners."""
+def summary_path(events: Path) -> Path:
+    """Where the summary of a file of events is, see run/summaries.py."""
+    return events.with_suffix(".summary.jsonl")
 
-    def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+
+class LineFile:
+    """Appends lines to a file. What the disk refuses stays in memory until it accepts it."""
+
+    def __init__(self, path: Path) -> None:
         self._file = open_at_end(path)
         self._pending = bytearray()
-        self._listeners = list(listeners)
+        self.end = os.fstat(self._file.fileno()).st_size
+        """Where the next line begins."""
 
-    def write(self, kind: str, **facts: Any) -> None:
-        event = {"kind": kind, "time": time.time(), **facts}
-        self._pending += json.dumps(event).encode() + b"\n"
-        for listener in list(self._listeners):
-            try:
-                listener(event)
-            except Exception:
-                self._listeners.remove(listener)
+    def append(self, line: bytes) -> None:
+        self._pending += line
+        self.end += len(line)
 
     def flush(self) -> bool:
-        """Pass all events to the system, so that they survive a kill; False if the disk refuses."""
+        """Pass all lines to the system; False if the disk refuses."""
         try:
             while self._pending:
                 written = os.write(self._file.fileno(), self._pending)
@@ -108,10 +109,60 @@ class Events:
         return True
 
     def sync(self) -> None:
-        """Sync the flushed events to the disk, so that they survive a power cut."""
         with suppress(OSError):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self.flush()
         self._file.close()
+
+
+class Events:
+    """Appends events to one file, passes each to the listeners, and keeps a summary beside it."""
+
+    def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lines, self._rows = LineFile(path), RowFolder()
+        self._summary: LineFile | None = None
+        with suppress(OSError):
+            self._summary = LineFile(summary_path(path))
+        self._listeners = list(listeners)
+
+    def write(self, kind: str, **facts: Any) -> None:
+        event = {"kind": kind, "time": time.time(), **facts}
+        begin = self._lines.end
+        self._lines.append(json.dumps(event).encode() + b"\n")
+        self._summarise(lambda: self._rows.take(event, (begin, self._lines.end)))
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception:
+                self._listeners.remove(listener)
+
+    def _summarise(self, rows: Callable[[], list[Event]]) -> None:
+        """Add rows to the summary. Where that fails, readers fold the rest from the events."""
+        if self._summary is None:
+            return
+        try:
+            for row in rows():
+                self._summary.append(json.dumps(row, separators=(",", ":")).encode() + b"\n")
+        except Exception:
+            self._summary = None
+
+    def flush(self) -> bool:
+        """Pass all events to the system, so that they survive a kill; False if the disk refuses.
+        The summary comes second: it never tells of events that are not in their file."""
+        flushed = self._lines.flush()
+        if flushed and self._summary:
+            self._summary.flush()
+        return flushed
+
+    def sync(self) -> None:
+        """Sync the flushed events to the disk, so that they survive a power cut."""
+        self._lines.sync()
+
+    def close(self) -> None:
+        self._summarise(self._rows.close)
+        if self._lines.flush() and self._summary:
+            self._summary.close()
+        self._lines.close()

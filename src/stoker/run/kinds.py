@@ -9,7 +9,7 @@ is filled in where a reader needs it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,15 @@ def is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+def are_numbers(values: Iterable[Any]) -> bool:
+    """Whether `is_number` holds for all; without a call for each, for rows have many."""
+    for value in values:
+        kind = type(value)
+        if (kind is not float and kind is not int) or not -LARGEST <= value <= LARGEST:
+            return False
+    return True
+
+
 def list_of(check: Check) -> Check:
     return lambda value: isinstance(value, list) and all(map(check, value))
 
@@ -71,6 +80,10 @@ def dict_of(check: Check) -> Check:
 
 def optional(check: Check) -> Check:
     return lambda value: value is None or check(value)
+
+
+def is_span(value: Any) -> bool:
+    return list_of(is_whole)(value) and len(value) == 2 and value[0] <= value[1]
 
 
 def fits(table: Table) -> Check:
@@ -88,11 +101,24 @@ def misfit(value: Mapping[str, Any], table: Table) -> str | None:
     return None
 
 
-_numbers, _texts = dict_of(is_number), list_of(is_text)
+def _numbers(value: Any) -> bool:
+    return isinstance(value, dict) and are_numbers(value.values())
+
+
+_texts = list_of(is_text)
 _NEEDED = {"position": Field(is_whole, Required), "step": Field(is_whole, Required)}
 _PARTS = {"parts": Field(_numbers, {})}
 _WORDS = {"words": Field(is_text, Required)}
 _REASON = {"reason": Field(optional(is_text), "")}
+
+_SUMS = _PARTS | {
+    "sums": Field(lambda value: list_of(is_loss)(value) and len(value) == 3, [0.0] * 3),
+    "on_cpu": Field(_numbers, {}),
+    "work": Field(_numbers, {}),
+    "sent": Field(_numbers, {}),
+    "cores": Field(_numbers, {}),
+}
+"""Numbers of a step, and of a row of steps."""
 
 ENVIRONMENT: Table = {
     "host": Field(is_text, ""),
@@ -170,16 +196,33 @@ KINDS: Mapping[str, Table] = {
         "environment": Field(fits({"host": Field(is_text)}), {}),
     },
     "step": _NEEDED
-    | _PARTS
+    | _SUMS
     | {
         "batch": Field(is_whole, 0),
         "images": Field(is_whole, 0),
         "epoch": Field(is_number, 0.0),
-        "sums": Field(lambda value: list_of(is_loss)(value) and len(value) == 3, [0.0] * 3),
-        "on_cpu": Field(_numbers, {}),
-        "work": Field(_numbers, {}),
-        "sent": Field(_numbers, {}),
-        "cores": Field(_numbers, {}),
+    },
+    "steps": _NEEDED
+    | _SUMS
+    | {
+        "count": Field(is_count, Required),
+        "last": Field(is_whole, Required),
+        "until": Field(is_whole, Required),
+        "batch": Field(is_whole, Required),
+        "images": Field(is_whole, Required),
+        "epoch": Field(is_number, 0.0),
+        "longest_s": Field(is_number, Required),
+        "own_s": Field(lambda value: isinstance(value, list) and are_numbers(value), Required),
+        "norm": Field(optional(is_number), None),
+        "lr": Field(is_number),
+        "span": Field(is_span, Required),
+    },
+    "probes": {
+        "step": Field(is_whole, Required),
+        "count": Field(is_count, Required),
+        "means": Field(_numbers, Required),
+        "threads": Field(list_of(fits(THREAD)), []),
+        "span": Field(is_span, Required),
     },
     "skipped": _NEEDED | _PARTS | {"batch": Field(is_whole, 0)},
     "evaluation": {
@@ -215,12 +258,27 @@ KINDS: Mapping[str, Table] = {
         "saved": Field(is_flag),
         "clock_s": Field(is_number),
     },
+    "verdict": {
+        "step": Field(is_whole, 0),
+        "limit": Field(is_text, ""),
+        "words": Field(is_text, ""),
+        "lines": Field(_texts, []),
+    },
+    "checkpoint": {
+        "step": Field(is_whole, 0),
+        "position": Field(is_whole, 0),
+        "name": Field(is_text, ""),
+        "bytes": Field(is_whole, 0),
+        "seconds": Field(is_number, 0.0),
+        "blocked_s": Field(is_number, 0.0),
+    },
     "stall": _WORDS,
     "note": _WORDS,
     "save_failed": _REASON,
     "peer_lost": _REASON,
 }
 """The fields that readers use, of each kind."""
+_TABLES = {kind: {**ANY_KIND, **table} for kind, table in KINDS.items()}
 
 RECORD: Table = {
     "recipe": Field(is_text, Required),
@@ -246,8 +304,8 @@ def event_of(line: bytes) -> Event | None:
         return None
     if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
         return None
-    table = KINDS.get(event["kind"], {})
-    if misfit(event, ANY_KIND) or misfit(event, table):
+    table = _TABLES.get(event["kind"], ANY_KIND)
+    if misfit(event, table):
         return None
     event = with_defaults(event, table)
     if "environment" in table:

@@ -1,4 +1,4 @@
-"""How far a run is, read from outside while it trains.
+"""Where a run is, read from outside while it trains, and where it can have been by its record.
 
 Invariants: each event is read once: a look costs what was written since the last one. Only events
 that training itself writes count as progress: measurements come from threads that go on while
@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from stoker.errors import StokerError
 from stoker.host.plain_file import open_plain
+from stoker.recipe.recipe import Phase, Recipe
+from stoker.recipe.schedule import Timeline
 from stoker.run.directory import Run
 from stoker.run.events import LONGEST_LINE
 from stoker.run.kinds import event_of
@@ -89,3 +94,34 @@ class RunProgress:
             self._step = event["step"] + 1
             if isinstance(time := event.get("time"), float):
                 self._times.append(time)
+
+
+def wrong_position(run: Run, facts: Mapping[str, Any], samples: int) -> str:
+    """Why a checkpoint with these facts cannot be one of a run over so many samples; empty where it
+    can, or where the record of the run does not tell."""
+    position, step = facts["position"], facts["step"]
+    timelines = list(recorded_timelines(run, samples))
+    if timelines and not any(timeline.has(position, step) for timeline in timelines):
+        return f"this run has no step {step:,} at sample {position:,}"
+    if facts.get("evaluated", 0) > position:
+        return f"this run has no step {step:,} evaluated at sample {facts['evaluated']:,}"
+    return ""
+
+
+def recorded_timelines(run: Run, samples: int) -> Iterator[Timeline]:
+    """The timeline of each recipe that the run has had; none where they cannot be read."""
+    try:
+        record = run.record
+        starts = [(0, 0), *((change["position"], change["step"]) for change in record["changes"])]
+        for entry, start in zip([record, *record["changes"]], starts, strict=True):
+            values = entry["values"]
+            recipe = Recipe(
+                epochs=values["epochs"],
+                batch_size=values["batch_size"],
+                image_size=values["image_size"],
+                warmup_epochs=0,
+                phases=tuple(Phase(**phase) for phase in values.get("phases", ())),
+            )
+            yield Timeline.of(recipe, samples, *start)
+    except (StokerError, LookupError, TypeError, AttributeError):
+        return

@@ -8,34 +8,31 @@ from __future__ import annotations
 from pathlib import Path
 
 from stoker.errors import StokerError
-from stoker.measure.facts_from_events import facts_of_run
-from stoker.measure.spans import APART
-from stoker.measure.verdict import verdict_of
+from stoker.history.differences import RunTraits, traits_of
 from stoker.run.directory import Run
-from stoker.show.explain import ledger_of
+from stoker.run.listing import name_of
 from stoker.text import clock, printable
 
 WIDTH = 80
 NAME, MODEL, LIMIT = 17, 11, 10
 """Columns of the text cells. Longer texts are cut."""
 DAY_S = 24 * 3600
-STATES = {"finished": "finished", "interrupted": "stopped", "rolled back": "running"}
 
 
 def header() -> str:
     return line("run", "model", "epochs", "top-1", "time", "img/s", "limit", "state")
 
 
-def row(path: Path) -> tuple[str, bool]:
-    """The line of a run, and whether the run could be read."""
-    name = name_of(path)
+def row(path: Path) -> tuple[str, RunTraits | None]:
+    """The line of a run, and what was read of it; None where it cannot be read."""
     try:
-        return line(name, *cells(Run(path))), True
+        traits = traits_of(Run(path))
+        return line(name_of(path), *cells(traits)), traits
     except (StokerError, OSError) as error:
         reason = printable(str(error)).removeprefix(printable(str(path))).lstrip("/: ")
         space = WIDTH - NAME - 1
         reason = reason if len(reason) <= space else f"{reason[: space - 3]}..."
-        return f"{cut(name, NAME):<{NAME}} {reason}", False
+        return f"{name_cell(path):<{NAME}} {reason}", None
 
 
 def line(
@@ -46,40 +43,24 @@ def line(
     return f"{texts} {numbers} {cut(limit, LIMIT):<{LIMIT}} {state}".rstrip()
 
 
-def cells(run: Run) -> tuple[str, str, str, str, str, str, str]:
+def cells(run: RunTraits) -> tuple[str, str, str, str, str, str, str]:
     """Model, epochs done and planned, latest accuracy, time, images a second, limit and state."""
-    model, starts = str(run.record["values"]["model"]), run.starts()
-    if not starts:
-        return model, "-", "-", "-", "-", "-", state_of(run)
-    start = starts[-1]
-    steps, evaluations, ledger = run.merged("step"), run.merged("evaluation"), ledger_of(run)
-    images = sum(event["batch"] for event in steps)
-    done = (steps[-1]["position"] + steps[-1]["batch"]) / max(start["samples"], 1) if steps else 0.0
-    work_s = sum(seconds for part, seconds in ledger.parts.items() if part not in APART)
-    last = evaluations[-1] if evaluations else None
-    verdicts = (verdict_of(facts_of_run(run, attempt)) for attempt in reversed(run.attempts()))
-    verdict = next((verdict for verdict in verdicts if verdict), None)
+    if run.epochs_done is None:
+        return run.model, "-", "-", "-", "-", "-", run.state
     return (
-        model,
-        f"{int(done)}/{start['epochs']:g}",
-        f"{last['top1'] / last['images']:.1%}" if last else "-",
-        clock(ledger.total_s) if ledger.total_s < DAY_S else f"{ledger.total_s / DAY_S:.1f} d",
-        f"{images / work_s:,.0f}" if images and work_s > 0 else "-",
-        verdict.limit if verdict else "-",
-        state_of(run),
+        run.model,
+        f"{int(run.epochs_done)}/{run.epochs:g}",
+        f"{run.top1.share:.1%}" if run.top1 else "-",
+        clock(run.total_s) if run.total_s < DAY_S else f"{run.total_s / DAY_S:.1f} d",
+        f"{run.images_per_s:,.0f}" if run.images_per_s else "-",
+        run.limit or "-",
+        run.state,
     )
 
 
-def state_of(run: Run) -> str:
-    end = run.end()
-    if end is None:
-        return "running" if run.is_running else "killed" if run.starts() else "new"
-    return STATES.get(end["outcome"], "failed")
-
-
-def name_of(path: Path) -> str:
-    """The name of a directory, also of `.` and `runs/x/..`."""
-    return printable(path.name if path.name not in ("", "..") else path.resolve().name)
+def name_cell(path: Path) -> str:
+    """The name of a run as the table has it."""
+    return cut(name_of(path), NAME)
 
 
 def cut(text: str, width: int) -> str:

@@ -5,14 +5,13 @@ Reads the run directory only, so that it works for a running, an ended and a cop
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.errors import BadRequest
-from stoker.measure.facts_from_events import facts_of_run
-from stoker.measure.spans import APART, PARTS
-from stoker.measure.verdict import verdict_of
+from stoker.history.history import RunHistory, history_of
+from stoker.history.ledger import TimeLedger
+from stoker.history.verdict import verdict_of_run
+from stoker.measure.spans import PARTS
 from stoker.price.hourly import HourlyPrice
 from stoker.run.directory import Run
 from stoker.run.kinds import Event
@@ -41,63 +40,26 @@ LABELS = {
 """The labels of parts that are not called by their name."""
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """Where the seconds of all attempts went."""
-
-    parts: dict[str, float]
-    """Seconds of the steps that count, part by part."""
-    startup_s: float
-    redone_s: float
-    redone_steps: int
-
-    @property
-    def total_s(self) -> float:
-        return sum(self.parts.values()) + self.startup_s + self.redone_s
-
-
-def ledger_of(run: Run) -> Ledger:
-    """The time of rank 0 over all attempts; steps that a later attempt repeated are apart."""
-    parts: Counter[str] = Counter()
-    startup = redone = 0.0
-    counted = {(event["attempt"], event["step"]) for event in run.merged("step")}
-    redone_steps = 0
-    for event in run.events():
-        seconds = event.get("parts", {})
-        if event["kind"] == "attempt":
-            startup += event["startup_s"]
-        elif event["kind"] == "step" and (event["attempt"], event["step"]) not in counted:
-            redone += sum(seconds.values())
-            redone_steps += 1
-        else:
-            parts.update(seconds)
-    return Ledger(dict(parts), startup, redone, redone_steps)
-
-
 def explain(run: Run, price: HourlyPrice | None = None) -> list[str]:
     """At most MOST_LINES lines. A `price` counts in place of those that the run recorded."""
-    record = run.record
-    starts = run.starts()
-    incidents = [event for event in run.events() if event["kind"] in ("stall", "faults")]
-    if not starts:
-        end = run.end()
+    history = history_of(run)
+    record, start, end = history.record, history.start, history.end
+    if start is None:
         outcome = f": {end['outcome']} ({one_line(end['reason'])})" if end else ""
-        return [f"{run.path}: nothing has been trained yet{outcome}", *damage_lines(run, incidents)]
-    ledger = ledger_of(run)
+        return [f"{run.path}: nothing has been trained yet{outcome}", *damage_lines(history)]
     head = [
         f"{record['values']['model']} on {Path(record['data']).name} "
-        f"({plural(starts[-1]['samples'], 'image')}, {plural(len(record['classes']), 'class')}), "
+        f"({plural(start['samples'], 'image')}, {plural(len(record['classes']), 'class')}), "
         f"recipe {record['recipe']}",
         *start_lines(run),
-        *history_lines(run, starts, ledger, incidents),
-        *result_lines(run, with_top5=len(record["classes"]) > 5),
-        *class_line(run),
+        *history_lines(history, start),
+        *result_lines(history, with_top5=len(record["classes"]) > 5),
+        *class_line(history),
     ]
-    verdicts = (verdict_of(facts_of_run(run, attempt)) for attempt in reversed(run.attempts()))
-    # The latest attempt with enough steps for a verdict.
-    verdict = next((verdict.lines() for verdict in verdicts if verdict), [])
-    rest = [*cost_lines(run, price), *verdict, *damage_lines(run, incidents)]
-    return [*head, *time_lines(run, ledger, MOST_LINES - len(head) - len(rest)), *rest]
+    verdict = verdict_of_run(run)
+    lines = verdict.lines() if verdict else []
+    rest = [*cost_lines(run, price), *lines, *damage_lines(history)]
+    return [*head, *time_lines(history.ledger, MOST_LINES - len(head) - len(rest)), *rest]
 
 
 def start_lines(run: Run) -> list[str]:
@@ -106,59 +68,55 @@ def start_lines(run: Run) -> list[str]:
     return [one_line(line)] if isinstance(line, str) else []
 
 
-def damage_lines(run: Run, incidents: list[Event]) -> list[str]:
+def damage_lines(history: RunHistory) -> list[str]:
     """Notes about damaged events, and about faults that a test injected."""
-    injected = {event["attempt"] for event in incidents if event["kind"] == "faults"}
-    notes = run.damage.notes(run.path)
+    injected = {event["attempt"] for event in history.incidents if event["kind"] == "faults"}
+    notes = history.run.damage.notes(history.run.path)
     if injected:
         numbers = ", ".join(map(str, sorted(injected)))
         notes = [*notes, f"faults were injected on purpose in attempt {numbers}"]
     return [f"note: {note}" for note in notes]
 
 
-def history_lines(
-    run: Run, starts: list[Event], ledger: Ledger, incidents: list[Event]
-) -> list[str]:
+def history_lines(history: RunHistory, start: Event) -> list[str]:
     """Attempts, how the run ended, repeated steps and trouble on the way."""
-    steps = run.merged("step")
-    done, total = (steps[-1]["step"] + 1 if steps else 0), starts[-1]["steps"]
-    end = run.end()
+    ledger, end = history.ledger, history.end
     if end is None:
-        state = "running" if run.is_running else "killed (the same command goes on)"
+        state = "running" if history.run.is_running else "killed (the same command goes on)"
     elif end["outcome"] == "finished":
         state = f"finished early ({one_line(end['reason'])})" if end["reason"] else "finished"
     else:
         state = f"{end['outcome']} ({one_line(end['reason'])})"
-    ranks = plural(starts[-1]["world"], "rank")
+    attempts = plural(len([one for one in history.attempts.values() if one.start]), "attempt")
     lines = [
-        f"{state}: step {done:,} of {total:,}, {plural(len(starts), 'attempt')}, {ranks} on "
-        f"{starts[-1]['environment']['device']}, "
-        f"{plural(starts[-1]['environment']['threads'], 'thread')}",
-        *masks_line(starts[-1]),
-        starts[-1]["derived"],
+        f"{state}: step {history.steps:,} of {start['steps']:,}, {attempts}, "
+        f"{plural(start['world'], 'rank')} on {start['environment']['device']}, "
+        f"{plural(start['environment']['threads'], 'thread')}",
+        *masks_line(start),
+        start["derived"],
     ]
     if ledger.redone_steps:
         lines.append(
             f"{plural(ledger.redone_steps, 'step')} repeated after interruptions "
             f"({clock(ledger.redone_s)})"
         )
-    lines += trouble_lines(run, incidents)
-    if starts[-1]["unseen"]:
-        lines.append(f"{plural(starts[-1]['unseen'], 'sample')} of the last epoch not used")
+    lines += trouble_lines(history)
+    if start["unseen"]:
+        lines.append(f"{plural(start['unseen'], 'sample')} of the last epoch not used")
     return lines
 
 
-def trouble_lines(run: Run, incidents: list[Event]) -> list[str]:
+def trouble_lines(history: RunHistory) -> list[str]:
     """Roll-backs and stalls: how many, and the latest of each."""
-    taken = Remedies(run.path).taken
-    stalls = [event["words"] for event in incidents if event["kind"] == "stall"]
+    taken = Remedies(history.run.path).taken
+    stalls = [event["words"] for event in history.incidents if event["kind"] == "stall"]
     lines = [f"{plural(len(taken), 'roll-back')}, the latest: {taken[-1].text()}"] if taken else []
     return lines + ([f"{plural(len(stalls), 'stall')}, the latest: {stalls[-1]}"] if stalls else [])
 
 
-def result_lines(run: Run, with_top5: bool) -> list[str]:
+def result_lines(history: RunHistory, with_top5: bool) -> list[str]:
     """The latest accuracy, the best one and the curve."""
-    evaluations = run.merged("evaluation")
+    evaluations = history.evaluations
     if not evaluations:
         return ["not evaluated yet"]
     shares = [event["top1"] / event["images"] for event in evaluations]
@@ -174,12 +132,12 @@ def result_lines(run: Run, with_top5: bool) -> list[str]:
     ]
 
 
-def class_line(run: Run) -> list[str]:
+def class_line(history: RunHistory) -> list[str]:
     """Macro accuracy and the most frequent confusion of the latest evaluation; a note where the
     file that keeps them is damaged."""
-    evaluations = run.merged("evaluation")
+    evaluations = history.evaluations
     try:
-        kept = run.evaluation()
+        kept = history.run.evaluation()
     except BadRequest as error:
         return [f"note: {error}"]
     if kept is None or not evaluations or kept.position != evaluations[-1]["position"]:
@@ -194,9 +152,8 @@ def class_line(run: Run) -> list[str]:
     return [f"macro accuracy {report.macro:.2%}{text}"]
 
 
-def time_lines(run: Run, ledger: Ledger, most: int) -> list[str]:
+def time_lines(ledger: TimeLedger, most: int) -> list[str]:
     """Where the time went, and how many images a second were trained."""
-    images = sum(event["batch"] for event in run.merged("step"))
     parts = {"startup": ledger.startup_s, **{p: ledger.parts.get(p, 0.0) for p in PARTS}}
     parts["redone"] = ledger.redone_s
     lines = [f"{clock(ledger.total_s)} in all:"]
@@ -205,11 +162,10 @@ def time_lines(run: Run, ledger: Ledger, most: int) -> list[str]:
         lines.append(
             f"  {LABELS.get(name, name):<23}{clock(seconds):>9} {share:6.1%}  {bar(share)}"
         )
-    if images:
-        work = sum(s for part, s in ledger.parts.items() if part not in APART)
+    if images := ledger.images:
         lines.append(
-            f"{images:,} images: {images / max(work, 1e-9):,.0f} a second in training, "
-            f"{images / max(ledger.total_s, 1e-9):,.0f} over all"
+            f"{images:,} images: {images / max(ledger.training_s, 1e-9):,.0f} a second in "
+            f"training, {images / max(ledger.total_s, 1e-9):,.0f} over all"
         )
     return lines
 

@@ -39,9 +39,10 @@ def test_what_would_wait_is_refused_at_once(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "most", "head", "tail"),
     [
-        ("a\nb\nc\n", 100, "abc", "abc"),
-        ("a\nb\nhalf", 100, "ab", "ab"),
-        ("aa\nbb\ncc\ndd\n", 6, ["aa", "bb"], ["dd"]),
+        ("a\nb\nc\n", 100, "abc", ""),
+        ("a\nb\nhalf", 100, "ab", ""),
+        ("a\nb\nc\nd\n", 5, "ab", "cd"),
+        ("aa\nbb\ncc\ndd\nee\n", 6, ["aa", "bb"], ["ee"]),
         ("", 100, "", ""),
         ("half", 100, "", ""),
         ("x" * 50, 10, "", ""),
@@ -54,3 +55,10 @@ def test_the_ends_of_a_long_file_are_whole_lines(
     first, last = head_and_tail(tmp_path / "x", most)
     assert [line.decode() for line in first] == list(head)
     assert [line.decode() for line in last] == list(tail)
+
+
+def test_the_ends_of_the_rest_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("a\nb\nc\nd\n")
+    assert head_and_tail(tmp_path / "x", 100, begin=4) == ([b"c", b"d"], [])
+    assert head_and_tail(tmp_path / "x", 100, begin=8) == ([], [])
+    assert head_and_tail(tmp_path / "x", 100, begin=1 << 40) == ([], [])

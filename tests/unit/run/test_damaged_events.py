@@ -18,7 +18,6 @@ from stoker.run.directory import Run
 from stoker.run.events import LONGEST_LINE, read_events
 from stoker.show.explain import explain
 from stoker.train.attempt.announce import lost_ranks, split_note
-from stoker.train.attempt.launch import steps_of
 from stoker.train.attempt.lost_peers import lost_ranks_message, stopped_ranks
 from stoker.train.records.verdicts import newest
 
@@ -33,7 +32,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 def read_as_everybody_does(run: Run) -> list[str]:
     """What `explain` prints, after everything that a resume reads."""
     run = Run(run.path)
-    (run.finished, run.steps(), split_note(run, "x"), lost_ranks(run), steps_of(run))
+    (run.finished, run.steps(), split_note(run, "x"), lost_ranks(run), run.steps_made)
     (stopped_ranks(run, 1), lost_ranks_message(run, 1))
     sums = AttemptSums()
     for rank in run.ranks(1):

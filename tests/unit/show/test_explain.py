@@ -16,7 +16,8 @@ from stoker.errors import BadRequest
 from stoker.measure.spans import PARTS
 from stoker.run.directory import Run
 from stoker.run.events import Events
-from stoker.show.explain import explain, ledger_of
+from stoker.history.history import history_of
+from stoker.show.explain import explain
 
 BATCH, STEPS = 10, 40
 WORK = {"data": 0.1, "forward": 0.4, "backward": 0.4, "optimiser": 0.05, "other": 0.05}
@@ -261,7 +262,7 @@ def test_shares_add_up_to_a_hundred(run: Run) -> None:
 def test_every_second_that_was_written_down_is_in_the_ledger(run: Run) -> None:
     Attempt(run).train(20).killed()
     Attempt(run, resumed=15).train(10).end("interrupted", "SIGTERM", checkpoint=2.0, other=1.0)
-    ledger = ledger_of(run)
+    ledger = history_of(run).ledger
     assert ledger.total_s == pytest.approx(2 * 5 + 20 + 10 + 3)
     assert (ledger.redone_steps, ledger.redone_s) == (5, pytest.approx(5))
 

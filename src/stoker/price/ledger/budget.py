@@ -91,18 +91,18 @@ class LongestTimes:
     steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
 
     def take(self, event: Event) -> None:
-        """Learn from an event of rank 0."""
+        """Learn from an event of rank 0, or from a row of its steps."""
         kind = event["kind"]
         if kind == "attempt":
             self.starting_s = max(self.starting_s, event["startup_s"])
         elif kind == "checkpoint":
-            seconds = event.get("seconds", 0.0), event.get("blocked_s", 0.0)
-            self.saved(sum(s for s in seconds if type(s) in (int, float)))
+            self.saved(event.get("seconds", 0.0) + event.get("blocked_s", 0.0))
         elif kind == "evaluation":
             self.evaluating_s = max(self.evaluating_s, event.get("seconds", 0.0))
-        elif kind == "step":
+        elif kind in ("step", "steps"):
             parts = event["parts"]
-            self.steps_s.append(sum(s for part, s in parts.items() if part not in APART))
+            own_s = sum(s for part, s in parts.items() if part not in APART)
+            self.steps_s.append(event.get("longest_s", own_s))
             self.compiling_s = max(self.compiling_s, parts.get("compile", 0.0))
 
     def saved(self, seconds: float) -> None:
@@ -131,7 +131,7 @@ def raise_budget_stop(reason: str | None) -> None:
 def longest_times(run: Run) -> LongestTimes:
     """What the earlier attempts of a run measured."""
     times = LongestTimes()
-    for event in run.events():
+    for event in run.rows():
         times.take(event)
     return times
 

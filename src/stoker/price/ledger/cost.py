@@ -20,7 +20,6 @@ from stoker.price.ledger.life_sign import life_sign
 from stoker.price.ledger.rank_time import (
     CATEGORIES,
     IDLE,
-    NEVER,
     STARTING,
     Milestone,
     RankTime,
@@ -149,7 +148,7 @@ def cost_of(run: Run, stated: HourlyPrice | None = None) -> RunCost:
     machines: list[MachineCost] = []
     points: list[CostPoint] = []
     billed_until: dict[Command, float] = {}
-    spent, lost_from = 0.0, lost_positions(run)
+    spent, lost_from = 0.0, run.lost_from()
     for attempt in run.attempts():
         own, milestones = attempt_cost(run, attempt, lost_from[attempt], billed_until, stated)
         for mark in milestones:
@@ -160,17 +159,6 @@ def cost_of(run: Run, stated: HourlyPrice | None = None) -> RunCost:
         machines += own
         spent = math.fsum([spent, *(d for machine in own for d in machine.dollars.values())])
     return RunCost(machines, points)
-
-
-def lost_positions(run: Run) -> dict[int, int]:
-    """For each attempt the position from which on a later one repeated its steps."""
-    lost_from: dict[int, int] = {}
-    earliest = NEVER
-    for attempt in reversed(run.attempts()):
-        lost_from[attempt] = earliest
-        start = run.start_position(attempt)
-        earliest = earliest if start is None else min(earliest, start)
-    return lost_from
 
 
 def attempt_cost(
@@ -189,7 +177,7 @@ def attempt_cost(
         price = stated or (price_of(recorded) if recorded else None)
         tariff, times = Tariff(price), dict[int, RankTime]()
         for rank in sorted(members):
-            events = run.attempt_events(attempt, rank)
+            events = run.attempt_rows(attempt, rank, lost_from)
             if stated or times:  # only the machine's first rank says what it costs
                 events = (event for event in events if event["kind"] != "price")
             alive_s = life_sign(run, attempt, rank)
@@ -207,10 +195,10 @@ def machines_of(run: Run, attempt: int) -> Iterator[dict[int, Event]]:
     of a rank that wrote other events alone is unknown."""
     groups: dict[tuple[str, int], dict[int, Event]] = {}
     for rank in run.ranks(attempt):
-        events = run.attempt_events(attempt, rank)
+        events = run.attempt_rows(attempt, rank)
         start = next((event for event in events if event["kind"] in ("machine", "attempt")), None)
         if start is None:
-            if any(True for _ in run.attempt_events(attempt, rank)):
+            if any(True for _ in run.attempt_rows(attempt, rank)):
                 groups["", -1 - rank] = {rank: {}}
             continue
         number = rank - start.get("local_rank", rank % start["local_world"])

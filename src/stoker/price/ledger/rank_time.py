@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from stoker.measure.spans import ONCE, WAITING
 from stoker.price.hourly import HourlyPrice
 from stoker.run.kinds import Event
+from stoker.run.rows import NEVER
 
 USEFUL, REDONE, DATA, EXCHANGE = "useful", "redone", "data", "exchange"
 SAVING, EVALUATING, STARTING, IDLE = "saving", "evaluating", "starting", "idle"
@@ -29,8 +30,6 @@ CATEGORY_OF = {
 }
 """The category of each part of a step; the other parts are useful."""
 LONGEST_SILENCE_S = 60.0
-NEVER = 1 << 62
-"""A position that no run reaches."""
 
 
 class Tariff:
@@ -97,7 +96,8 @@ class RankTime:
     _silent_s: float = 0.0
 
     def read(self, events: Iterable[Event], alive_s: float | None = None) -> RankTime:
-        """Account for the events of the rank; returns itself. `alive_s`: its last sign of life, by
+        """Account for the rows of the rank, none of which crosses `lost_from`; returns itself.
+        `alive_s`: its last sign of life, by
         its machine's clock."""
         for event in events:
             self._take(event)
@@ -119,8 +119,8 @@ class RankTime:
             self._is_started = True
         elif kind == "price":
             self.tariff.change(self.now_s, price_of(event["price"]))
-        elif kind in ("step", "skipped"):
-            self._take_step(event)
+        elif kind in ("steps", "skipped"):
+            self._take_steps(event)
         elif kind == "evaluation":
             self._take_evaluation(event)
         elif kind == "end":
@@ -140,12 +140,14 @@ class RankTime:
             self._silent_s += min(max(wall - self._wall, 0.0), LONGEST_SILENCE_S)
         self._wall = wall
 
-    def _take_step(self, event: Event) -> None:
+    def _take_steps(self, event: Event) -> None:
+        """Account for a row of steps, of which none or all are lost, or for a skipped step."""
         self._is_started = True  # also where the line that says so is damaged
         position, parts = event["position"], event["parts"]
         if position < self.lost_from:
             self._spend_parts(parts)
-            self._mark(position + event["batch"], event["step"] + 1, self.now_s)
+            last = event["last"] if "last" in event else event["step"]
+            self._mark(position + event["batch"], last + 1, self.now_s)
             return
         # A save or an evaluation where the later attempt began was not lost.
         kept = ("checkpoint", "evaluation") if position == self.lost_from else ()

@@ -13,11 +13,9 @@ from typing import Any
 
 from stoker.plan.bench.table import BenchTable, TableRow
 from stoker.show.bench.columns import COLUMNS, is_used, outcome
-from stoker.text import plural, printable
+from stoker.text import harmless_cell, plural, printable
 
 _MARKED = re.compile(r"([\\`*_\[\]<>|&])")
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""With these a spreadsheet takes a text for a formula."""
 CSV_TITLES = (
     *("machine", "model", "image_size", "batch_size", "precision", "ranks", "outcome", "reason"),
     *("images_per_s", "low", "high", "repeats", "seconds_per_epoch", "data_share", "limit"),
@@ -87,11 +85,3 @@ def csv_values(row: TableRow) -> list[Any]:
         *(result.recipe_name, result.data.images, result.data.fingerprint),
         *(one.measured_at, result.config_hash),
     ]
-
-
-def harmless_cell(value: Any) -> Any:
-    """A text that no spreadsheet takes for a formula; numbers stay numbers."""
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.startswith(FORMULAS) else text

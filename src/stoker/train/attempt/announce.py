@@ -159,7 +159,7 @@ def lost_ranks(run: Run) -> list[str]:
     last = max((a for a in run.attempts() if run.start_of(a) is not None), default=None)
     if last is None:
         return []
-    events = {rank: list(run.attempt_events(last, rank)) for rank in run.ranks(last)}
+    events = {rank: list(run.attempt_rows(last, rank)) for rank in run.ranks(last)}
     silent = [rank for rank, lines in events.items() if lines and lines[-1]["kind"] != "end"]
     if not silent or len(silent) == len(events):
         return []

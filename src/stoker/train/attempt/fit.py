@@ -9,7 +9,7 @@ from functools import partial
 
 from stoker.errors import BadRequest
 from stoker.run.directory import Run
-from stoker.run.timelines import wrong_position
+from stoker.run.progress import wrong_position
 from stoker.survive.checkpoint import Snapshot
 from stoker.survive.checkpoints import Checkpoints
 from stoker.train import state

@@ -168,11 +168,6 @@ def is_lost_best(run_path: Path) -> bool:
     return best is not None and manifest_of(run_path / "checkpoints" / best) is None
 
 
-def steps_of(run: Run) -> int:
-    """The number of steps that a run has made so far."""
-    return max((event["step"] + 1 for event in run.merged("step")), default=0)
-
-
 def plan_launch(
     ranks: int, arguments: Sequence[str], data: Path, run: Run, stop: StopRequest, code: str = ""
 ) -> Launch:
@@ -189,7 +184,7 @@ def plan_launch(
             MODEL_CODE: code,
         },
         stop=lambda: bool(stop),
-        progress=lambda: steps_of(run),
+        progress=lambda: run.steps_made,
         report=show_log,
         check=run.require_place,
     )
@@ -224,7 +219,7 @@ def launch(plan: Launch, run: Run) -> int:
         plan.check()
         if errors.STEPPED_ASIDE in ended.codes:
             say("a rank ran out of memory: going on from the newest checkpoint")
-        elif ended.killed and (steps_now := steps_of(run)) > steps:
+        elif ended.killed and (steps_now := run.steps_made) > steps:
             steps = steps_now
             say(f"{ended.killed}: going on from the newest checkpoint")
         else:

@@ -57,7 +57,7 @@ def stopped_ranks(run: Run, attempt: int) -> str:
     return ", ".join(
         f"rank {rank}: {event['reason']}"
         for rank in run.ranks(attempt)
-        for event in run.attempt_events(attempt, rank)
+        for event in run.attempt_rows(attempt, rank)
         if event["kind"] == "end" and event["outcome"] == INTERRUPTED
     )
 
@@ -72,7 +72,7 @@ def lost_ranks_message(run: Run, attempt: int) -> str:
     """A message that names the ranks without a `peer_lost` or `end` event, or one that failed."""
     lost = []
     for rank in run.ranks(attempt):
-        events = list(run.attempt_events(attempt, rank))
+        events = list(run.attempt_rows(attempt, rank))
         kinds = {event["kind"] for event in events}
         ends = [event for event in events if event["kind"] == "end"]
         failed = [end["reason"] for end in ends if end["outcome"] in (FAILED, REFUSED)]

@@ -94,7 +94,7 @@ def outcome(
     if stops:
         stop.request("SIGTERM")
     monkeypatch.setattr(launch, "start_ranks", start)
-    monkeypatch.setattr(launch, "steps_of", lambda run: steps)
+    monkeypatch.setattr(Run, "steps_made", property(lambda run: steps))
     (path / "run").mkdir()
     (path / "run" / "launcher.log").touch()
     plan = launch.plan_launch(2, ["photos"], path, run, stop)

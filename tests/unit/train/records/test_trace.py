@@ -172,7 +172,8 @@ def test_a_trace_that_cannot_be_written_ends_no_run(
     run = tmp_path / "run"
     assert run_with(data, run, range(1, 3)) == FINISHED
     assert any("could not be written" in note for note in notes(run))
-    assert sorted(path.name for path in trace_of(run).parent.iterdir()) == ["rank0.jsonl"]
+    names = sorted(path.name for path in trace_of(run).parent.iterdir())
+    assert names == ["rank0.jsonl", "rank0.summary.jsonl"]
 
 
 def test_ranges_that_an_error_leaves_are_closed(tmp_path: Path) -> None:

@@ -243,7 +243,11 @@ class TestVerdict:
         stage = stages()
         stage.train(40)
         stage.events.flush()
-        assert stage.watch.judge(40) == verdict_of(facts_of_run(stage.run, 1))
+        newest, whole = stage.watch.judge(40), verdict_of(facts_of_run(stage.run, 1))
+        assert newest is not None
+        assert whole is not None
+        assert newest.lines() == whole.lines()
+        assert newest.step_s == pytest.approx(whole.step_s)
 
 
 class TestTrial:
