@@ -27,7 +27,8 @@ def test_a_pipe_gets_plain_lines(packed: Path, tmp_path: Path) -> None:
     ]
     assert lines[3].startswith("global batch 50 = 1 rank x 50 images x 1 micro-batch")
     assert sum(line.startswith("evaluated at epoch") for line in lines) == 6
-    assert lines[-1].startswith("finished: best top-1")
+    assert lines[-2].startswith("finished: best top-1")
+    assert lines[-1] == "report: run/report.html"
 
 
 def test_a_terminal_gets_a_live_bar(packed: Path, tmp_path: Path) -> None:

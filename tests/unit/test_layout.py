@@ -73,6 +73,7 @@ FLOORS = {
     "show.plan": 9.1,
     "show.watch": 9.1,
     "show.report": 9.1,
+    "show.report_studies": 9.2,
     "track": 9,
     "cli": 10,
 }

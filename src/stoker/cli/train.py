@@ -29,11 +29,11 @@ from stoker.recipe.changes import CONSENT
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, resolutions
 from stoker.recipe.schedule import check_batch
-from stoker.run.directory import DatasetIdentity, Run
+from stoker.run.directory import REPORT, DatasetIdentity, Run
 from stoker.survive.reader import early_reader
 from stoker.survive.stopping import StopRequest
 from stoker.survive.storage import require_storage
-from stoker.text import say, shown
+from stoker.text import one_line, say, shown
 from stoker.train.attempt import launch
 from stoker.train.model.names import OWN, check_fine_tuning, check_model
 from stoker.train.model.optimizer_names import check_optimizer
@@ -72,9 +72,12 @@ def parser() -> Parser:
         metavar="FIRST..LAST",
         help="write a Chrome trace of these steps, counted from 0, into the run directory",
     )
+    report = add(
+        "--no-report", action="store_true", help="write no report.html when the run has finished"
+    )
     money = add_money_flags(train)
     add_recipe_flags(train)
-    train.hide([changes, profile, add_trust_flag(train), *money, *add_node_flags(train)])
+    train.hide([changes, profile, report, add_trust_flag(train), *money, *add_node_flags(train)])
     return train
 
 
@@ -158,18 +161,37 @@ def run(arguments: Sequence[str]) -> int:
             raise Interrupted("stopped before it began: the same command starts it")
         plan = launch.plan_launch(parsed.ranks, arguments, data, run, stop, recipe.model_code)
         if meeting:
-            return exit_past_hanging_threads(
+            code = exit_past_hanging_threads(
                 lambda: launch.launch_elastic(plan, run, *meeting), CALL_THREADS
             )
-        return launch.launch(plan, run)
+        else:
+            code = launch.launch(plan, run)
+        report_end(run, code, parsed)
+        return code
     from stoker.data.loading.loader import DECODERS
 
     code = exit_past_hanging_threads(
         lambda: train_here(data, resolved, path, stop, allowed, parsed), DECODERS
     )
+    report_end(run, code, parsed)
     if code == FINISHED and speaks() and (advice := launch.next_step(run, parsed.data)):
         say(advice)
     return code
+
+
+def report_end(run: Run, code: int, parsed: argparse.Namespace) -> None:
+    """Write the report of a run that has finished, and print where. What goes wrong is a note: the
+    run is complete without it."""
+    if code != FINISHED or parsed.no_report or is_rank() or not speaks():
+        return
+    from stoker.show.report.page import write_report
+
+    target = run.path / REPORT
+    try:
+        write_report(run, target)
+        say(f"report: {shown(str(target))}")
+    except Exception as error:
+        say(f"note: no report was written ({one_line(str(error))}): stoker report {run.path}")
 
 
 def is_finished(

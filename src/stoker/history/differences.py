@@ -16,6 +16,7 @@ from typing import Any
 from stoker.history.history import RunHistory, history_of
 from stoker.history.verdict import verdict_of_run
 from stoker.intervals import Share, ShareDifference, share_difference, share_of
+from stoker.measure.verdict import Verdict
 from stoker.price.hourly import HourlyPrice
 from stoker.price.ledger.cost import cost_of
 from stoker.recipe.recipe import SPECS, dump_value
@@ -79,11 +80,19 @@ class RunTraits:
 def traits_of(run: Run) -> RunTraits:
     """What is compared of a run. Raises BadRequest where its record cannot be read."""
     history = history_of(run)
+    _ = history.record
+    return traits_from(history, verdict_of_run(run) if history.start else None)
+
+
+def traits_from(history: RunHistory, verdict: Verdict | None) -> RunTraits:
+    """What is compared of a run whose history and verdict were read. Raises BadRequest where its
+    record cannot be read."""
+    run = history.run
     model, start = str(history.record["values"]["model"]), history.start
     settings, state = settings_of(history), history.state()
     if start is None:
         return RunTraits(run, model, state, settings)
-    ledger, verdict = history.ledger, verdict_of_run(run)
+    ledger = history.ledger
     done = history.points[-1].position / max(start["samples"], 1) if history.points else 0.0
     if history.steps >= start["steps"] > 0:  # what is left is less than a batch
         done = max(done, float(start["epochs"]))

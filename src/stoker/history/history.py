@@ -1,6 +1,6 @@
 """The history of a run, and a follower that keeps it up to date.
 
-Invariants: files are read, none is written, and no lock is taken, so looking can neither slow nor
+Invariants: files are read, none is written, and no lock is held, so looking can neither slow nor
 break a run. Each event is read once, most of them as rows of a summary: the next look costs what
 was written since. Attempts are merged: of steps that were made twice, the later ones count.
 """
@@ -19,7 +19,7 @@ from stoker.history.ledger import TimeLedger
 from stoker.history.usage import Usage, usage_of
 from stoker.run.directory import Run
 from stoker.run.kinds import Event
-from stoker.run.listing import RUNNING, state_of
+from stoker.run.listing import RUNNING, dollars_until, state_of
 from stoker.run.rows import NEVER, time_of
 from stoker.run.summaries import RowReader
 
@@ -220,13 +220,8 @@ class RunHistory:
 
     def dollars(self, now: float | None = None) -> float | None:
         """What the run has cost so far; None where no price is known. While it runs, up to now."""
-        start = self.start
-        if start is None or "spent" not in start or "per_hour" not in start:
-            return None
         now = time.time() if now is None else now
-        until = now if self.state(now) == RUNNING else self.last
-        hours = max((until or 0.0) - time_of(start), 0.0) / 3600 if time_of(start) else 0.0
-        return float(max(start["spent"], 0.0) + hours * max(start["per_hour"], 0.0))
+        return dollars_until(self.start, now if self.state(now) == RUNNING else self.last)
 
     @property
     def per_hour(self) -> float | None:

@@ -7,6 +7,7 @@
     checkpoints/000001234/        see survive/checkpoint.py
     last, best                    names of checkpoints
     evaluation.json               the last evaluation, class by class
+    report.html                   what `stoker report` wrote last
 
 Invariants: events are only appended. Readers merge attempts: an attempt that resumed at step s
 replaces everything from step s on, so each step has exactly one value. A torn last line, left by a
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Format number of a run directory. A run.json without one has format 1."""
+REPORT = "report.html"
+"""The name of a report in its run directory."""
 LARGEST_RECORD = 1 << 28
 """Bytes of a run.json; a larger one counts as damaged."""
 

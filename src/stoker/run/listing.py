@@ -172,7 +172,8 @@ def training_facts(attempts: Sequence[list[Event]]) -> dict[str, Any]:
             facts["epochs_done"] = done / start["samples"] if start["samples"] else None
             facts["epochs"] = start["epochs"] or None
             facts["ranks"] = start["world"]
-            facts["dollars"] = dollars_of(start, events)
+            dollars = dollars_until(start, max(times_of(events), default=None))
+            facts["dollars"] = None if dollars is None else round(dollars, 4)
         for event in events:
             if event["kind"] == "verdict":
                 facts["limit"], facts["verdict"] = text_of(event["limit"]), text_of(event["words"])
@@ -248,14 +249,14 @@ def is_holder_gone(run: Run) -> bool:
     return False
 
 
-def dollars_of(start: Event, events: Sequence[Event]) -> float | None:
-    """What a run had cost at the last event of an attempt: what rank 0 counted when the attempt
+def dollars_until(start: Event | None, until: float | None) -> float | None:
+    """What a run had cost at a time of its newest attempt: what rank 0 counted when the attempt
     began, and the time since then at the price of all machines. None where no price was known."""
-    if "spent" not in start or "per_hour" not in start:
+    if start is None or "spent" not in start or "per_hour" not in start:
         return None
     began = time_of(start)
-    hours = max(max(times_of(events), default=0.0) - began, 0.0) / 3600 if began else 0.0
-    return float(round(max(start["spent"], 0.0) + hours * max(start["per_hour"], 0.0), 4))
+    hours = max((until or 0.0) - began, 0.0) / 3600 if began else 0.0
+    return float(max(start["spent"], 0.0) + hours * max(start["per_hour"], 0.0))
 
 
 def best_of(path: Path, events: Sequence[Event]) -> float | None:

@@ -122,11 +122,16 @@ def row_of_steps(steps: Sequence[Event]) -> Event:
 
 
 def seconds_without(left_out: Sequence[str], parts: Mapping[str, float]) -> float:
-    return sum([seconds for part, seconds in parts.items() if part not in left_out])
+    """Seconds of all parts but some. Called for every step of a run, so it is kept quick."""
+    return sum(parts.values()) - sum([parts[part] for part in left_out if part in parts])
 
 
 def totals(groups: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The sum of each number over some groups."""
+    first = list(groups[0])
+    if all(list(group) == first for group in groups):  # nearly always, and twice as quick
+        columns = zip(*[group.values() for group in groups], strict=True)
+        return {name: round(sum(own), 6) for name, own in zip(first, columns, strict=True)}
     names = dict.fromkeys(chain.from_iterable(groups))
     return {name: round(sum([g[name] for g in groups if name in g]), 6) for name in names}
 

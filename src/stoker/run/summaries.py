@@ -1,4 +1,4 @@
-"""Summaries of events: `rank0.summary.jsonl` beside `rank0.jsonl`, a few hundredths of its size.
+"""Summaries of events: `rank0.summary.jsonl` beside `rank0.jsonl`, about a tenth of its size.
 
 Its lines are the same events, in the same order, except that steps and probes are folded into rows.
 Each line has a `span`: the bytes of the events that it stands for.
@@ -58,12 +58,15 @@ class RowReader:
                     self._uses_summary = False
                     yield from self._read_summary(file, size, cut, needs_probes)
                 yield from self._fold(file, self._offset, size, cut)
-        except FileNotFoundError:
-            return
-        except ValueError:
-            self._damage.unreadable[self._path] = "not a file"
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            self._note(error)
+
+    def _note(self, error: OSError | ValueError) -> None:
+        """Note why the file cannot be read; one that is not there has no events."""
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             self._damage.unreadable[self._path] = error.strerror or str(error)
+        elif isinstance(error, ValueError):
+            self._damage.unreadable[self._path] = "not a file"
 
     def _skip(self, file: IO[bytes], begin: int) -> Iterator[Event]:
         """The first events that are no steps or probes. What follows begins with the first whole
@@ -114,7 +117,15 @@ class RowReader:
 
     def _fold(self, file: IO[bytes], begin: int, end: int, cut: int) -> Iterator[Event]:
         """The rows and events of some bytes."""
-        folder, offset = RowFolder(cut), begin
+        folder = RowFolder(cut)
+        yield from self._take_lines(folder, file, begin, end)
+        yield from folder.close()
+
+    def _take_lines(
+        self, folder: RowFolder, file: IO[bytes], begin: int, end: int
+    ) -> Iterator[Event]:
+        """The rows that are complete after the events of some bytes, and these events."""
+        offset = begin
         file.seek(begin)
         for line in lines_of(file):
             if offset >= end or not line.endswith(b"\n"):  # a killed writer left half a line
@@ -122,6 +133,7 @@ class RowReader:
             # Of a line that is too long, only its break was given.
             span = offset, offset + len(line) if len(line) > 1 else file.tell()
             offset = span[1]
+            self._offset = max(self._offset, offset)
             if event := event_of(line):
                 yield from folder.take(event, span)
             else:
@@ -129,8 +141,6 @@ class RowReader:
                 self._damage.lines[self._path] = max(
                     self._damage.lines.get(self._path, 0), self._damaged
                 )
-        self._offset = max(self._offset, offset)
-        yield from folder.close()
 
 
 def is_cut(row: Event, cut: int) -> bool:

@@ -126,27 +126,33 @@ def names_text(places: Sequence[int], runs: Sequence[RunTraits], most: int) -> s
     return ", ".join(names[:most]) + more
 
 
+Effect = tuple[str, str]
+"""What differs in the results of two runs, and how; the first is empty where the text goes on."""
+
+
 def effect_lines(one: RunTraits, other: RunTraits, price: HourlyPrice | None) -> list[str]:
+    """How the results of two runs differ; none where nothing can be compared, or all is equal."""
+    lines = [f"  {name:<{EFFECT_WIDTH}}  {text}" for name, text in effects(one, other, price)]
+    return ["how the results differ:", *lines] if lines else []
+
+
+def effects(one: RunTraits, other: RunTraits, price: HourlyPrice | None = None) -> list[Effect]:
     """How the results of two runs differ; none where nothing can be compared, or all is equal."""
     rates = (one.images_per_s, other.images_per_s)
     epochs = (one.epoch_s, other.epoch_s)
     dollars = (one.epoch_dollars(price), other.epoch_dollars(price))
-    lines = [
-        *accuracy_lines(one, other),
-        *ratio_line("images a second", rates, lambda rate: f"{rate:,.0f}"),
-        *ratio_line("time an epoch", epochs, seconds),
-        *ratio_line("dollars an epoch", dollars, money),
+    rows = [
+        *accuracy_effects(one, other),
+        *ratio_effect("images a second", rates, lambda rate: f"{rate:,.0f}"),
+        *ratio_effect("time an epoch", epochs, seconds),
+        *ratio_effect("dollars an epoch", dollars, money),
     ]
     if one.limit and other.limit and one.limit != other.limit:
-        lines.append(effect("limit", f"{cut(one.limit, 20)} -> {cut(other.limit, 20)}"))
-    return ["how the results differ:", *lines] if lines else []
+        rows.append(("limit", f"{cut(one.limit, 20)} -> {cut(other.limit, 20)}"))
+    return rows
 
 
-def effect(name: str, text: str) -> str:
-    return f"  {name:<{EFFECT_WIDTH}}  {text}"
-
-
-def accuracy_lines(one: RunTraits, other: RunTraits) -> list[str]:
+def accuracy_effects(one: RunTraits, other: RunTraits) -> list[Effect]:
     """The accuracy of both with the interval of its difference, and where they were evaluated, if
     that is not at the same epoch."""
     change = accuracy_difference(one, other)
@@ -159,22 +165,22 @@ def accuracy_lines(one: RunTraits, other: RunTraits) -> list[str]:
         noise = "of different images: the data sets differ"
     elif not change.is_noise:
         noise = "more than the noise of the evaluated images (seeds add more)"
-    lines = [
-        effect("top-1", f"{shares}: {points} points, 95% interval {low} to {high}"),
-        effect("", noise),
+    rows = [
+        ("top-1", f"{shares}: {points} points, 95% interval {low} to {high}"),
+        ("", noise),
     ]
     epochs = [f"{run.evaluation['epoch']:.2f}" for run in (one, other) if run.evaluation]
     if len(set(epochs)) > 1:
-        lines.append(effect("", f"evaluated at epoch {' and at epoch '.join(epochs)}"))
-    return lines
+        rows.append(("", f"evaluated at epoch {' and at epoch '.join(epochs)}"))
+    return rows
 
 
-def ratio_line(
+def ratio_effect(
     name: str, values: tuple[float | None, float | None], text: Callable[[float], str]
-) -> list[str]:
+) -> list[Effect]:
     """Two numbers and by how much the second is larger; none where one is unknown, or where they
     differ by less than LEAST_CHANGE."""
     before, after = values
     if not before or not after or abs(after / before - 1) < LEAST_CHANGE:
         return []
-    return [effect(name, f"{text(before)} -> {text(after)} ({after / before - 1:+.0%})")]
+    return [(name, f"{text(before)} -> {text(after)} ({after / before - 1:+.0%})")]

@@ -17,7 +17,7 @@ from stoker.errors import BadRequest
 from stoker.recipe.recipe import SPECS, TYPES, Recipe
 from stoker.recipe.resolve import ALIASES, resolve
 
-MOST_FLAGS = 73
+MOST_FLAGS = 74
 MOST_COMMON_FLAGS = 14
 TRAIN = train_parser()
 HELPS = ("-h", "--help", "--help-all")

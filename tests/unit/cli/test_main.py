@@ -146,8 +146,8 @@ def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture
         (
             "xyzzy",
             "the verbs are train, pack, verify, doctor, selftest, bench, plan, evaluate, predict, "
-            "export, explain, runs, prices, sweep, tickets, work, launch, requeue, lease, "
-            "show-config, show-batch",
+            "export, watch, report, explain, runs, track, prices, sweep, tickets, work, launch, "
+            "requeue, lease, show-config, show-batch",
         ),
     ],
 )

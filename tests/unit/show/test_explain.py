@@ -13,10 +13,10 @@ from evaluations import data
 from golden import check_golden
 from run_records import record
 from stoker.errors import BadRequest
+from stoker.history.history import history_of
 from stoker.measure.spans import PARTS
 from stoker.run.directory import Run
 from stoker.run.events import Events
-from stoker.history.history import history_of
 from stoker.show.explain import explain
 
 BATCH, STEPS = 10, 40

@@ -266,7 +266,7 @@ def launch_messages(
             return LaunchResult(codes, None, first_failure(codes))
 
         monkeypatch.setattr(launch, "start_ranks", start)
-        monkeypatch.setattr(launch, "steps_of", lambda run: next(steps))
+        monkeypatch.setattr(Run, "steps_made", property(lambda run: next(steps)))
         message = error_of(lambda: launch.launch(plan, run))
         printed = capsys.readouterr()
         return f"{printed.out}{printed.err}{message}"

@@ -1,0 +1,1 @@
+"""HTML pages about studies: sweeps and studies of tickets."""
