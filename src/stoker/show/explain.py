@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from stoker.errors import BadRequest
-from stoker.history.history import RunHistory, history_of
+from stoker.history.history import RunHistory
+from stoker.history.kept_rows import KeptRows
 from stoker.history.ledger import TimeLedger
 from stoker.history.verdict import verdict_of_run
 from stoker.measure.spans import PARTS
@@ -42,7 +43,8 @@ LABELS = {
 
 def explain(run: Run, price: HourlyPrice | None = None) -> list[str]:
     """At most MOST_LINES lines. A `price` counts in place of those that the run recorded."""
-    history = history_of(run)
+    rows = KeptRows(run)
+    history = rows.history()
     record, start, end = history.record, history.start, history.end
     if start is None:
         outcome = f": {end['outcome']} ({one_line(end['reason'])})" if end else ""
@@ -56,9 +58,9 @@ def explain(run: Run, price: HourlyPrice | None = None) -> list[str]:
         *result_lines(history, with_top5=len(record["classes"]) > 5),
         *class_line(history),
     ]
-    verdict = verdict_of_run(run)
+    verdict = verdict_of_run(rows)
     lines = verdict.lines() if verdict else []
-    rest = [*cost_lines(run, price), *lines, *damage_lines(history)]
+    rest = [*cost_lines(rows, price), *lines, *damage_lines(history)]
     return [*head, *time_lines(history.ledger, MOST_LINES - len(head) - len(rest)), *rest]
 
 
