@@ -197,8 +197,8 @@ def overfitting(facts: RunFacts) -> Question:
     gap = f"training accuracy {gaps[-1] + shares[-1]:.1%}, evaluation accuracy {shares[-1]:.1%}"
     caution = (
         "Training accuracy is measured under augmentation, on images that the model is just "
-        "learning from, while evaluation sees whole images: on the same views the training "
-        "accuracy would be higher. A gap that grows says more than its size."
+        "learning from, while evaluation sees the middle of each image, unchanged: on the same "
+        "views the training accuracy would be higher. A gap that grows says more than its size."
     )
     evidence: list[Evidence] = [*direction(gaps), *loss_direction(facts), caution, table]
     return Question(title, overfitting_answer(facts, gaps, gap), tuple(evidence))
@@ -286,7 +286,8 @@ def learning_rate(facts: RunFacts) -> Question:
     is_known = isinstance(name, str)
     schedule = f"the schedule '{str(name)[:40]}'" if is_known else "an unknown schedule"
     warm_up = facts.number("warmup_epochs")
-    how = f", after a warm-up of {warm_up:g} epochs" if warm_up else ", without a warm-up"
+    epochs = "1 epoch" if warm_up == 1 else f"{warm_up or 0:g} epochs"
+    how = f", after a warm-up of {epochs}" if warm_up else ", without a warm-up"
     how = how if warm_up is not None else ""
     answer = (
         f"It was highest at {rates[peak]:.4g} (epoch {points[peak].epoch:.2f}) and came to "
@@ -310,8 +311,8 @@ def reason_texts(facts: RunFacts) -> list[str]:
         texts.append(f"The peak is set in the recipe: lr = {own:g}.")
     elif base and base_size:
         texts.append(
-            f"The peak grows with the batch: {base:g} for a batch of {base_size:g} "
-            "images, because a larger batch has a less noisy gradient."
+            f"The peak follows from the batch: lr_base = {base:g} is meant for {base_size:g} "
+            "images, and a larger batch has a less noisy gradient."
         )
     return texts
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from stoker.measure.spans import PARTS
 from stoker.price.ledger.rank_time import CATEGORIES
-from stoker.recipe.recipe import SPECS
+from stoker.recipe.recipe import SPECS, dump_value
 from stoker.show.cost import LABELS as COST_LABELS
 from stoker.show.cost import machine_seconds, money, price_text
 from stoker.show.explain import LABELS
@@ -241,9 +241,11 @@ def recipe_section(facts: RunFacts) -> Html:
 
 
 def recipe_row(facts: RunFacts, name: str) -> tuple[str, str, str, str]:
-    spec = SPECS.get(name)
+    spec, value = SPECS.get(name), facts.values[name]
     help = spec.metadata["help"] if spec else ""
-    return name, value_text(facts.values[name]), facts.origins.get(name, "not on record"), help
+    is_default = spec is not None and value == dump_value(spec.default)
+    origin = facts.origins.get(name, "default" if is_default else "not on record")
+    return name, value_text(value), origin, help
 
 
 def value_text(value: Any) -> str:

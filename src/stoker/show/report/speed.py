@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from stoker.history.history import AttemptHistory
 from stoker.history.usage import Usage
 from stoker.measure.ports import ring_bytes
 from stoker.measure.spans import WAITING
 from stoker.measure.verdict import COMPUTE
+from stoker.show.cost import machine_seconds, money
 from stoker.show.report.charts import part_bars
 from stoker.show.report.elements import PageTable
 from stoker.show.report.facts import RunFacts
@@ -24,6 +26,8 @@ from stoker.text import clock, plural, printable, seconds, size
 
 MOSTLY, PARTLY = 0.8, 0.5
 """Shares of a step spent computing, from which on devices were used well, and in part."""
+INSIDE = ("cores", "host", "compute")
+"""Limits whose time is inside of forward and backward."""
 NOT_A_LINK = "There is no link between machines: the run had one machine."
 
 
@@ -54,31 +58,32 @@ def how_long(facts: RunFacts) -> Question:
     began, last = began_of(facts), history.last
     if began is None or last is None:
         return Question(title, "No time is on record: no attempt has written anything.")
-    wall_s = last - began
-    count = len(history.attempts)
+    attempts = history.attempts.values()
+    wall_s = last - began + startup_of(min(attempts, key=lambda a: a.began or last))
+    count = len(attempts)
     so_far = " so far" if facts.is_running else ""
     answer = f"{clock(ledger.total_s)}{so_far} in {plural(count, 'attempt')}"
-    attempted_s = sum((a.last or 0.0) - (a.began or 0.0) for a in history.attempts.values())
+    attempted_s = sum((a.last or 0.0) - (a.began or 0.0) + startup_of(a) for a in attempts)
     pause_s = max(wall_s - attempted_s, 0.0)
     pauses = f", {clock(pause_s)} of it between attempts" if count > 1 else ""
     rows = [
         ("first event", moment(began)),
         ("last event", moment(last)),
-        ("wall time", clock(wall_s)),
+        ("wall time, from the first command on", clock(wall_s)),
         ("time in all attempts", clock(ledger.total_s)),
         ("of it steps", clock(ledger.training_s)),
         ("of it starting up", clock(ledger.startup_s)),
+        ("of it evaluating", clock(ledger.parts["evaluation"])),
         ("of it repeated steps", clock(ledger.redone_s)),
         ("pauses between attempts", clock(pause_s)),
     ]
-    note = (
-        "The time of an attempt counts from its command, and so begins before its first event."
-        if ledger.total_s > wall_s
-        else ""
-    )
     table = PageTable("Times of the run", ("what", "time"), rows, frozenset((1,)))
-    evidence = (note, table) if note else (table,)
-    return Question(title, f"{answer}; {clock(wall_s)} by the wall clock{pauses}.", evidence)
+    return Question(title, f"{answer}; {clock(wall_s)} by the wall clock{pauses}.", (table,))
+
+
+def startup_of(attempt: AttemptHistory) -> float:
+    """Seconds from the command of an attempt to its first event."""
+    return float(attempt.start["startup_s"]) if attempt.start else 0.0
 
 
 def shares_of_step(facts: RunFacts) -> tuple[float, float, float] | None:
@@ -97,10 +102,13 @@ def devices_used(facts: RunFacts) -> Question:
     if shares is None:
         return Question(title, "It is not on record: no step was made.")
     computing, waiting, exchange = shares
+    lost = lost_inside(facts)
+    computing = max(computing - lost, 0.0)
     opening = "Yes" if computing >= MOSTLY else "In part" if computing >= PARTLY else "Not well"
     answer = (
         f"{opening}: {computing:.0%} of a step was computing, {waiting:.0%} waiting for images"
-        f"{f', {exchange:.0%} exchanging gradients' if exchange else ''}."
+        f"{f', {exchange:.0%} exchanging gradients' if exchange else ''}"
+        f"{f', {lost:.0%} lost to what limited the run' if lost else ''}."
     )
     rows = [device_row(host, usage, facts) for host, usage in facts.history.usage.items()]
     columns = ("machine", "GPU busy", "cores used", "all cores busy", "stolen")
@@ -114,7 +122,31 @@ def devices_used(facts: RunFacts) -> Question:
     else:
         tables.append("Missing: the use of CPU and GPU was not sampled.")
     lines = facts.verdict.lines() if facts.verdict else []
-    return Question(title, answer, (device_text(facts), *map(sentence, lines), *tables))
+    texts = (device_text(facts), *map(sentence, lines), *saving_text(facts))
+    return Question(title, answer, (*texts, *tables))
+
+
+def lost_inside(facts: RunFacts) -> float:
+    """The share of a step that counts as computing, in which the device waited for a core, for the
+    host or for something in the forward pass."""
+    verdict = facts.verdict
+    if verdict is None or verdict.without_s is None or verdict.limit not in INSIDE:
+        return 0.0
+    return max(1 - verdict.without_s / verdict.step_s, 0.0) if verdict.step_s > 0 else 0.0
+
+
+def saving_text(facts: RunFacts) -> list[str]:
+    """What all steps would take without the limit, in time and in dollars."""
+    verdict, training_s = facts.verdict, facts.history.ledger.training_s
+    if verdict is None or verdict.without_s is None or verdict.step_s <= 0:
+        return []
+    share = verdict.without_s / verdict.step_s
+    dollars = facts.cost.total * (1 - share) * training_s / max(machine_seconds(facts.cost), 1e-9)
+    money_text = f", and {money(dollars)} less" if facts.is_priced else ""
+    return [
+        f"Without it, the steps of this run would take about {clock(share * training_s)} instead "
+        f"of {clock(training_s)}{money_text}."
+    ]
 
 
 def sentence(line: str) -> str:
@@ -226,17 +258,18 @@ def step_time(facts: RunFacts) -> Question:
         return Question(title, "It is not on record: no step was made.")
     low, middle, high = quantiles([p.step_s for p in points], [p.count for p in points])
     images_s = ledger.images_per_s
-    speed = f", {images_s:,.0f} images a second" if images_s else ""
     steps = sum(point.count for point in points)
+    batch = ledger.images / max(steps, 1)
+    mean = f", {seconds(batch / images_s)} by the mean" if images_s else ""
+    speed = f": {images_s:,.0f} images a second" if images_s else ""
     spread = (
         f"From {seconds(low)} to {seconds(high)} for 90% of the steps: {steps:,} steps in "
         f"{plural(len(points), 'row')} of about ten seconds, each with its mean. Evaluations and "
         "saves come between steps and are left out."
     )
-    batch = ledger.images / max(steps, 1)
     return Question(
         title,
-        f"{seconds(middle)} by the median{speed}.",
+        f"{seconds(middle)} by the median{mean}{speed}.",
         (spread, f"A step has {batch:,.0f} images over all ranks.", part_bars(facts)),
     )
 
@@ -246,7 +279,11 @@ def traffic(facts: RunFacts) -> Question:
     images_s = facts.history.ledger.images_per_s
     if images_s is None:
         return Question(title, "It is not on record: no step was made.")
+    saved = facts.history.checkpoints
+    written = sum(event["bytes"] for event in saved)
     texts = [*disk_texts(facts, images_s), *link_texts(facts)]
+    if saved:
+        texts.append(f"Written: {size(written)} in {plural(len(saved), 'checkpoint')}.")
     return Question(title, texts[0], tuple(texts[1:]))
 
 

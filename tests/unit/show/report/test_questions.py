@@ -142,7 +142,12 @@ def test_the_learning_rate_and_its_reasons(tmp_path: Path) -> None:
     assert "highest at 0.4 (epoch 0.00)" in question.answer
     assert "after a warm-up of 2 epochs, by the schedule 'cosine'" in question.answer
     texts = " ".join(str(part) for part in question.evidence)
-    for words in ("cosine schedule", "Warm-up", "0.4 for a batch of 256", "global batch 256"):
+    for words in (
+        "cosine schedule",
+        "Warm-up",
+        "lr_base = 0.4 is meant for 256",
+        "global batch 256",
+    ):
         assert words in texts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from made_runs import RunMaker
 from priced_runs import end, new_run, start, write
 from report_pages import NOW
+from stoker.measure.verdict import Claim, Verdict
 from stoker.run.directory import Run
 from stoker.show.report.elements import PageTable
 from stoker.show.report.facts import facts_of
@@ -50,9 +52,26 @@ def test_shares_of_a_step(made: Run) -> None:
     assert list(table.rows[0]) == ["made", "93%", "1.90", "80%", "0.2%"]
 
 
+def test_cores_that_others_used_are_not_used_well(made: Run) -> None:
+    """Waiting for a core is inside of forward and backward: it is no computing."""
+    facts = facts_of(made, now=NOW)
+    numbers = {"core_wait_share": 0.6, "own_cores": 0.8, "cores": 2}
+    claim = Claim("cores.others", 0.6, 0.4, numbers)
+    facts = replace(facts, verdict=Verdict(1.0, claim))
+    question = devices_used(facts)
+    assert question.answer == (
+        "Not well: 24% of a step was computing, 10% waiting for images, 5% exchanging gradients, "
+        "60% lost to what limited the run."
+    )
+    (saving,) = [text for text in map(str, question.evidence) if "would take about" in text]
+    assert saving.startswith("Without it, the steps of this run would take about")
+    saves = replace(facts, verdict=Verdict(1.0, Claim("checkpoint", 0.6, 0.4)))
+    assert devices_used(saves).answer.startswith("Yes: 84% of a step was computing")
+
+
 def test_a_step_by_its_median_and_spread(made: Run) -> None:
     question = step_time(facts_of(made, now=NOW))
-    assert question.answer.startswith("288 ms by the median, 8")
+    assert question.answer.startswith("288 ms by the median, 288 ms by the mean: 8")
     assert "for 90% of the steps: 600 steps" in str(question.evidence[0])
     assert quantiles([3.0, 1.0, 2.0], [1, 1, 98]) == (2.0, 2.0, 2.0)
     assert quantiles([5.0], [3]) == (5.0, 5.0, 5.0)
