@@ -1,12 +1,13 @@
-"""Terminal screens as a user sees them, captured in tmux at 80 and 160 columns.
+"""Pictures of Stoker as a user sees it, for docs/screens.
 
-    python benchmarks/screens.py            writes docs/screens/VERB-COLUMNS.txt
+    python benchmarks/screens.py first-run     writes docs/screens/first-run-*.svg
     python benchmarks/screens.py watch RUN OUT.svg --theme light|dark
     python benchmarks/screens.py report RUN OUT.png --theme light|dark
 
-The first needs tmux. The photographs are small pictures made for it, so figures of speed say
-nothing. The second draws `stoker watch` of a run as it is now, or as it was at its last event. The
-third needs Chromium: the top of `stoker report`.
+The first types the commands of docs/first-run.md in tmux and draws its screen. The photographs are
+small pictures made for it, so figures of speed say nothing. The second draws `stoker watch` of a
+run as it is now, or as it was at its last event. The third needs Chromium: the top of `stoker
+report`.
 """
 
 from __future__ import annotations
@@ -36,81 +37,122 @@ from stoker.show.watch.watcher import RunWatcher
 
 ROOT = Path(__file__).parents[1]
 SCREENS = ROOT / "docs" / "screens"
-WIDTHS = (80, 160)
-ROWS = 60
+COLUMNS, ROWS = 100, 34
+LAST_ROWS = 16
+"""Rows that are drawn of the end of a run."""
 LONGEST_S = 240.0
-DONE = "__done__"
-PROMPT = re.compile(r"^bash-[0-9.]+[#$] ?", re.MULTILINE)
-RUN = "runs/flowers"
-VARIABLE = "STOKER_FAULTS"
-SLOW = '[{"fault": "stall", "at": "forward", "seconds": 0.05, "again": true}]'
-TRAIN = f"stoker train flowers-packed --run {RUN} --epochs 12 --image-size 32 --batch-size 32"
-COMMANDS = {
-    "pack": "stoker pack flowers",
-    "train": TRAIN,
-    "explain": f"stoker explain {RUN}",
-    "doctor": "stoker doctor flowers-packed --seconds 1 --image-size 32 --batch-size 32",
-}
+PROMPTS = ".prompts"
+"""A file that gets a line for each prompt: so the end of a command leaves no mark on the screen."""
+SHELL = f"""PS1='\\[\\e[32m\\]$\\[\\e[0m\\] '
+PROMPT_COMMAND='echo >> {PROMPTS}'
+"""
+TRAIN = "stoker train photos"
+RUN = "runs/photos-first-look-*"
 
 
 class Terminal:
-    """A tmux session of a given width, with a server of its own."""
+    """A shell in a tmux session, with a server of its own."""
 
-    def __init__(self, folder: Path, columns: int, **variables: str) -> None:
-        self._socket = tempfile.mktemp(prefix="tmux-", dir=folder)
-        self._variables = {**os.environ, "TERM": "xterm", **variables}
-        size = ("-x", str(columns), "-y", str(ROWS))
-        self._tmux("new-session", "-d", *size, "-c", str(folder), "bash --norc --noprofile")
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._socket = folder, str(folder / ".tmux")
+        size = ("-x", str(COLUMNS), "-y", str(ROWS))
+        (folder / ".shell").write_text(SHELL)
+        self._tmux("new-session", "-d", *size, "-c", str(folder), "bash --rcfile .shell")
+        self.wait_for(lambda _: self.prompts > 0)
 
     def _tmux(self, *words: str) -> str:
         command = ["tmux", "-S", self._socket, "-f", os.devnull, *words]
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True, env=self._variables
-        ).stdout
+        variables = {**os.environ, "TERM": "xterm-256color"}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=variables)
+        return done.stdout
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts the shell has printed."""
+        file = self._folder / PROMPTS
+        return len(file.read_text().splitlines()) if file.exists() else 0
 
     def type(self, text: str) -> None:
-        self._tmux("send-keys", text, "Enter")
+        self._tmux("send-keys", "-l", text)
+        self._tmux("send-keys", "Enter")
 
-    def screen(self) -> str:
-        lines = self._tmux("capture-pane", "-p", "-S", "-").rstrip().splitlines()
-        return "\n".join(line.rstrip() for line in lines) + "\n"
+    def run(self, command: str) -> None:
+        """Type a command and wait for its end."""
+        before = self.prompts
+        self.type(command)
+        self.wait_for(lambda _: self.prompts > before)
 
-    def wait_for(self, condition: Callable[[str], bool]) -> str:
+    def interrupt(self) -> None:
+        """Press Ctrl-C and wait for the prompt."""
+        before = self.prompts
+        self._tmux("send-keys", "C-c")
+        self.wait_for(lambda _: self.prompts > before)
+
+    def clear(self) -> None:
+        """Empty the screen of a shell that waits."""
+        self._tmux("send-keys", "C-l")
+        self.wait_for(lambda screen: len(screen.strip().splitlines()) <= 1)
+
+    def screen(self, *, coloured: bool = False) -> str:
+        """What is on the screen, with escape codes where it is `coloured`."""
+        text = self._tmux("capture-pane", "-p", *(["-e"] if coloured else []))
+        return text.rstrip().replace(str(self._folder), "/home/you")
+
+    def wait_for(self, condition: Callable[[str], bool]) -> None:
+        """Look at the screen until it is as wanted. Raises TimeoutError where it never is."""
         give_up = time.monotonic() + LONGEST_S
         while not condition(screen := self.screen()):
             if time.monotonic() > give_up:
                 raise TimeoutError(screen)
             time.sleep(0.1)
-        return screen
 
     def close(self) -> None:
         self._tmux("kill-server")
 
 
-def capture(folder: Path, columns: int) -> dict[str, str]:
-    """The screens of all commands, and one of a run under way."""
-    screens = {}
-    for verb, command in COMMANDS.items():
-        slow = {VARIABLE: SLOW} if verb == "train" else {}
-        terminal = Terminal(folder, columns, **slow)
-        try:
-            terminal.wait_for(lambda screen: bool(PROMPT.search(screen)))
-            terminal.type(f"{command}; echo {DONE}")
-            if verb == "train":
-                live = terminal.wait_for(lambda screen: "eta" in screen and "evaluated" in screen)
-                screens["train-live"] = live
-            end = terminal.wait_for(lambda screen: f"\n{DONE}" in screen)
-            screens[verb] = end
-        finally:
-            terminal.close()
-    return {name: neat(text, folder) for name, text in screens.items()}
+def first_run(folder: Path) -> dict[str, str]:
+    """The screens of a first run in a folder with `photos`: name and text with escape codes."""
+    screens, terminal = {}, Terminal(folder)
+    try:
+        terminal.type(TRAIN)
+        terminal.wait_for(lambda screen: screen.count("evaluated at") >= 5 and "eta" in screen)
+        screens["live"] = terminal.screen(coloured=True)
+        terminal.wait_for(lambda screen: screen.count("evaluated at") >= 8)
+        terminal.interrupt()
+        terminal.run("echo $?")
+        terminal.type(TRAIN)
+        terminal.wait_for(lambda screen: is_resumed(screen) and "eta" in screen)
+        screens["stop"] = from_line("stopped at", terminal.screen(coloured=True), before=1)
+        terminal.wait_for(lambda screen: "report:" in screen and screen.endswith("\n$"))
+        last = "\n".join(terminal.screen(coloured=True).splitlines()[-LAST_ROWS:])
+        screens["train"] = from_line("evaluated at", last)
+        for name, commands in LATER.items():
+            terminal.clear()
+            for command in commands:
+                terminal.run(command)
+            screens[name] = terminal.screen(coloured=True)
+    finally:
+        terminal.close()
+    return screens
 
 
-def neat(text: str, folder: Path) -> str:
-    """A screen without our own marks and without the folder of this machine."""
-    text = text.partition(f"\n{DONE}")[0].replace(f"; echo {DONE}", "")
-    text = PROMPT.sub("$ ", text).replace(str(folder), "/home/user")
-    return text.rstrip() + "\n"
+LATER = {
+    "explain": [f"stoker explain {RUN}"],
+    "predict": [f"stoker predict {RUN} new.jpg --top 2", f"stoker evaluate {RUN}"],
+}
+"""The commands of a picture, once the run has finished."""
+
+
+def from_line(words: str, text: str, before: int = 0) -> str:
+    """The part of a screen from the first line with these words, and so many lines before it."""
+    lines = text.splitlines()
+    first = next(number for number, line in enumerate(lines) if words in line)
+    return "\n".join(lines[max(first - before, 0) :])
+
+
+def is_resumed(screen: str) -> bool:
+    """Whether an evaluation stands below the line that says where the run resumed."""
+    return "evaluated at" in screen.partition("resumed at")[2]
 
 
 THEMES = {
@@ -135,19 +177,43 @@ FONT = re.compile(r"@font-face \{\{.*?\}\}", re.DOTALL)
 """Fonts that a browser would fetch from elsewhere."""
 
 
-def watch_svg(run: Path, theme: str, columns: int, rows: int, at_last: bool) -> str:
-    """The screen of `stoker watch` as an SVG: as it is now, or `at_last` event."""
-    runs = RunWatcher(run)
-    now = (history_of(Run(run)).last or time.time()) + 1 if at_last else None
-    lines = full_screen(runs.look(now), columns, rows - 1, "step")
-    lines += [Text()] * (rows - 1 - len(lines)) + [footer(columns, "step", several=False)]
+def svg_of(lines: Sequence[Text], columns: int, title: str, theme: str) -> str:
+    """A terminal with these lines, as an SVG that fetches nothing."""
     console = Console(
         record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="standard"
     )
     for line in lines:
         console.print(line, no_wrap=True, overflow="crop", highlight=False)
     form = FONT.sub("", CONSOLE_SVG_FORMAT)
-    return console.export_svg(title="stoker watch", theme=THEMES[theme], code_format=form)
+    return console.export_svg(title=title, theme=THEMES[theme], code_format=form)
+
+
+def watch_svg(run: Path, theme: str, columns: int, rows: int, at_last: bool) -> str:
+    """The screen of `stoker watch` as an SVG: as it is now, or `at_last` event."""
+    runs = RunWatcher(run)
+    now = (history_of(Run(run)).last or time.time()) + 1 if at_last else None
+    lines = full_screen(runs.look(now), columns, rows - 1, "step")
+    lines += [Text()] * (rows - 1 - len(lines)) + [footer(columns, "step", several=False)]
+    return svg_of(lines, columns, "stoker watch", theme)
+
+
+def draw_first_run(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="screens.py first-run")
+    parser.add_argument("--out", type=Path, default=SCREENS, help="the folder of the pictures")
+    parser.add_argument("--theme", choices=sorted(THEMES), default="dark")
+    given = parser.parse_args(words)
+    sys.path.insert(0, str(ROOT / "tests"))
+    from page_materials import flowers
+
+    given.out.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        flowers(Path(name))
+        for screen, text in first_run(Path(name)).items():
+            lines = Text.from_ansi(text).split("\n", allow_blank=True)
+            if lines[-1].plain.strip() != "$":
+                lines.append(Text())  # without it, rich cuts the last line
+            svg = svg_of(lines, COLUMNS, "bash", given.theme)
+            (given.out / f"first-run-{screen}.svg").write_text(svg, encoding="utf-8")
 
 
 def draw_report(words: Sequence[str]) -> None:
@@ -184,25 +250,14 @@ def draw_watch(words: Sequence[str]) -> None:
     given.out.write_text(svg, encoding="utf-8")
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["watch"]:
-        draw_watch(sys.argv[2:])
-        return
-    if sys.argv[1:2] == ["report"]:
-        draw_report(sys.argv[2:])
-        return
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.parse_args()
-    sys.path.insert(0, str(ROOT / "tests"))
-    from samples import image_folder
+DRAWINGS = {"first-run": draw_first_run, "watch": draw_watch, "report": draw_report}
 
-    SCREENS.mkdir(exist_ok=True)
-    for columns in WIDTHS:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            image_folder(folder / "flowers", classes=5, images=60, size=(96, 72))
-            for verb, text in capture(folder, columns).items():
-                (SCREENS / f"{verb}-{columns}.txt").write_text(text)
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=DRAWINGS, help="-h after it shows its flags")
+    given = parser.parse_args(sys.argv[1:2])
+    DRAWINGS[given.what](sys.argv[2:])
 
 
 if __name__ == "__main__":

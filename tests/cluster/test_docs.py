@@ -19,7 +19,7 @@ SITE = "[sbatch]\nexclude = 'n3'\n"
 
 
 def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{kind}[^\n]*\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 
 
 def test_every_command_of_the_page_is_taken(desk: Desk) -> None:

@@ -1,24 +1,30 @@
-"""The loops in `examples/` run, and the bare one is the same to the bit after kill -9."""
+"""What is in `examples/` runs, and the bare loop is the same to the bit after kill -9."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from bits import same
 from samples import image_folder
+from stoker.cli import main
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
 
 ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 EPOCHS, IMAGES = 3, 60
+SMALL = ["--model", "resnet9_w2", "--image-size", "16", "--batch-size", "16"]
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +35,17 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack(photos, root / "packed", storage=storage, val_share=0, shard_images=16, workers=1)
 
 
+def variables() -> dict[str, str]:
+    more = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "MPLBACKEND": "agg"}
+    return {**os.environ, **more}
+
+
 def start(name: str, folder: Path, *words: object) -> subprocess.Popen[str]:
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *map(str, words)]
-    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, **variables},
+        env=variables(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -79,7 +89,7 @@ def test_two_ranks_of_torchrun_share_the_batches(packed: Path, tmp_path: Path) -
     loop = [str(ROOT / "examples" / "bare_loop.py"), str(packed), str(tmp_path / "two.pt")]
     done = subprocess.run(
         [*words, *loop, "--epochs", "1", "--image-size", "16"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=variables(),
         capture_output=True,
         text=True,
         timeout=500,
@@ -107,3 +117,69 @@ def test_nothing_waits(packed: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(packed)], timeout=300)
     assert done.returncode == 0
+
+
+def test_fine_tuning_says_how_good_the_model_was_before_and_after(
+    packed: Path, tmp_path: Path
+) -> None:
+    assert (
+        main(["train", str(packed), "--run", str(tmp_path / "first"), "--epochs", "1", *SMALL]) == 0
+    )
+    words = ("--weights", "first", "--epochs", 2, *SMALL)
+    output = printed("finetune", tmp_path, packed, *words)
+    assert re.search(r"^before: [\d.]+% top-1$", output, re.MULTILINE)
+    assert re.search(r"^after: [\d.]+% top-1 on 15 images, at epoch ", output, re.MULTILINE)
+
+
+def test_the_meter_says_what_limits_a_loop(packed: Path, tmp_path: Path) -> None:
+    photos = packed.parent / "photos" / "train"
+    output = printed("meter_loop", tmp_path, photos, "--epochs", 1)
+    assert "epoch 0: loss " in output and "\nbound by " in output and "\nnext: " in output
+
+
+def test_the_best_run_of_a_sweep_is_found(packed: Path, tmp_path: Path) -> None:
+    words = ("--seed", 0, "--epochs", 1, "--workers", 2, *SMALL)
+    output = printed("sweep", tmp_path, packed, *words)
+    assert "2 cells: 2 done" in output
+    (best,) = re.findall(r"^its run: (.+)$", output, re.MULTILINE)
+    assert (tmp_path / best / "run.json").exists()
+
+
+def cells_of(notebook: Path) -> list[dict[str, Any]]:
+    cells: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return cells
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_is_valid_and_holds_no_outputs(notebook: Path) -> None:
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    assert content["nbformat"] == 4 and content["nbformat_minor"] >= 5
+    cells = content["cells"]
+    assert len({cell["id"] for cell in cells}) == len(cells)
+    for cell in cells:
+        assert cell["cell_type"] in ("markdown", "code") and cell["metadata"] == {}
+        text = "".join(cell["source"])
+        assert not re.search(r"^\s*[%!]", text, re.MULTILINE), "needs IPython"
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None
+            compile(text, cell["id"], "exec")
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
+def test_the_cells_of_a_notebook_run_in_order(notebook: Path, packed: Path, tmp_path: Path) -> None:
+    for name in ("pandas", "matplotlib"):
+        pytest.importorskip(name)
+    shutil.copytree(packed.parent / "photos", tmp_path / "photos")
+    program = "\n\n".join(
+        "".join(cell["source"]) for cell in cells_of(notebook) if cell["cell_type"] == "code"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=variables(),
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert "finished: best top-1" in done.stdout

@@ -9,18 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
-AS_IN_README = ("finetuning.md", "sweeps.md")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 PATH = re.compile(r"`(?:pytest |python )?((?:[a-z_]+/)+[A-Za-z_0-9-]+\.(?:py|toml|md|txt))")
-
-
-@pytest.mark.parametrize("name", AS_IN_README)
-def test_commands_of_a_page_are_run_with_the_readme(name: str) -> None:
-    """The README's commands are run top to bottom (tests/integration/readme.py)."""
-    text = (ROOT / "docs" / name).read_text()
-    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert blocks
-    assert all(block in (ROOT / "README.md").read_text() for block in blocks)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.errors import BadRequest
+from stoker.recipe.other_tools import foreign_answer, plain_name
 from stoker.recipe.recipe import SPECS, Recipe, specs_of, types_of
 from stoker.recipe.resolve import (
     ZERO_CONFIG,
@@ -71,15 +72,22 @@ class Parser(argparse.ArgumentParser):
         """The parsed words. Raises BadRequest, with the nearest flag, where one is unknown."""
         parsed, unknown = self.parse_known_intermixed_args(with_amp_value(words))
         if unknown:
-            raise self._unknown(unknown[0].split("=")[0])
+            raise self._unknown(unknown[0])
         return parsed
 
-    def _unknown(self, word: str) -> BadRequest:
+    def _unknown(self, text: str) -> BadRequest:
+        word = text.split("=")[0]
         key = word.removeprefix("--").replace("-", "_")
         if word.startswith("--") and key in RARE:
             return BadRequest(f"'{word}' is not a flag: set {key} = ... in a recipe file")
         flags = [f.removeprefix("--") for f in self._option_string_actions if f != "-h"]
-        near = nearest(word, [flag.replace("-", "_") for flag in flags])
+        names = [flag.replace("-", "_") for flag in flags]
+        is_setting = text.startswith("-") or "=" in text  # not a word that stands alone
+        if is_setting and "recipe" in names and plain_name(word) not in names:
+            answer = foreign_answer(word, [*names, *RARE], as_flag=True)
+            if answer:
+                return BadRequest(f"'{word}' {answer}")
+        near = nearest(word, names)
         proposal = f"--{near}".replace("_", "-").replace("' or '", "' or '--")
         hint = f"did you mean '{proposal}'? " if near else ""
         kind = "flag" if word.startswith("-") else "word"

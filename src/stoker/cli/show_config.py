@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.errors import FINISHED, BadRequest
+from stoker.recipe.about import about
 from stoker.recipe.resolve import show_config
 from stoker.run.directory import Run
 from stoker.text import say
@@ -14,23 +15,33 @@ from stoker.text import say
 def parser() -> Parser:
     flags = Parser(
         prog="stoker show-config",
-        usage="stoker show-config RUN, or stoker show-config [--recipe NAME] [flags]",
+        usage="stoker show-config RUN | --about KEY | [--recipe NAME] [flags]",
         description="Print a recipe as TOML with the origin of each value: the recipe of a run, or "
         "the one that 'stoker train' would use with the same flags. The output is itself a recipe "
         "file. Accepts the flags of 'stoker train'.",
         examples=(
             "stoker show-config runs/photos-first-look-resnet9_w16-1a2b3c4d5e",
             "stoker show-config --recipe imagenet-resnet50 --epochs 18 > mine.toml",
+            "stoker show-config --about lr",
         ),
     )
     flags.add_argument("run", metavar="RUN", nargs="?", help="a run directory")
+    flags.add_argument(
+        "--about",
+        metavar="KEY",
+        help="what a key means, what it takes, and when to change it",
+    )
     add_recipe_flags(flags, common=())
     return flags
 
 
 def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
-    if parsed.run:
+    if parsed.about is not None:
+        if parsed.run or len(words) > 2:
+            raise BadRequest("--about KEY stands alone")
+        say(*about(parsed.about).lines())
+    elif parsed.run:
         if len(words) > 1:
             raise BadRequest("name either a run or recipe flags, not both")
         run = Run(parsed.run)

@@ -108,7 +108,7 @@ def check_sink(parsed: argparse.Namespace) -> None:
     kind = KINDS[parsed.to]
     if not kind.is_installed:
         raise BadRequest(
-            f"--to {parsed.to} needs the package {kind.package}: pip install 'stoker[{kind.extra}]'"
+            f"--to {parsed.to} needs the package {kind.package}: pip install {kind.package}"
         )
     if parsed.to == "mlflow" and not (parsed.uri or os.environ.get("MLFLOW_TRACKING_URI")):
         raise BadRequest(

@@ -14,7 +14,7 @@ from stoker.run.listing import runs_below
 from stoker.text import shown
 
 LEAST_S = 0.5
-EXTRA = "pip install 'stoker[watch]'"
+EXTRA = "pip install textual"
 
 
 def parser() -> Parser:

@@ -212,7 +212,7 @@ def identity_of(value: Any) -> str:
 def value_text(value: Any) -> str:
     """A value as a recipe has it, in one line."""
     if isinstance(value, str):
-        return value
+        return value or "none"
     try:
         return json.dumps(value, sort_keys=True)
     except (TypeError, ValueError, RecursionError):

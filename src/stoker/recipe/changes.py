@@ -28,14 +28,19 @@ class Change:
 
     @property
     def kind(self) -> str:
-        metadata = SPECS[self.name].metadata
-        return HARMLESS if metadata["place"] else FIXED if metadata["fixed"] else CONSENT
+        return kind_of(self.name)
 
     def __str__(self) -> str:
         if self.name == "model_code":  # the start of a hash is enough to tell two texts apart
             before, after = str(self.before)[:SHOWN_HASH], str(self.after)[:SHOWN_HASH]
             return f"{self.name} {before!r} -> {after!r} (the text of the model's file)"
         return f"{self.name} {self.before!r} -> {self.after!r}"
+
+
+def kind_of(name: str) -> str:
+    """What a change of this key means to a run that resumes."""
+    metadata = SPECS[name].metadata
+    return HARMLESS if metadata["place"] else FIXED if metadata["fixed"] else CONSENT
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:

@@ -19,59 +19,17 @@ from typing import Any
 
 from stoker.errors import BadRequest
 from stoker.recipe.model_file import ModelCode, own_model
+from stoker.recipe.other_tools import aliases, foreign_answer, plain_name
 from stoker.recipe.recipe import SPECS, Phase, Recipe, check_value, dump_value, types_of
 from stoker.recipe.shorten import scaled, scaled_line
 from stoker.text import printable, shown
 
-ALIASES = {
-    "arch": "model",
-    "batch": "batch_size",
-    "bs": "batch_size",
-    "lr_scheduler": "scheduler",
-    "sched": "scheduler",
-    "opt": "optimizer",
-    "smoothing": "label_smoothing",
-    "mixup": "mixup_alpha",
-    "cutmix": "cutmix_alpha",
-    "gradient_clip": "clip_grad",
-    "clip_grad_norm": "clip_grad",
-    "use_ema": "ema",
-    "model_ema": "ema",
-    "model_ema_decay": "ema_decay",
-    "wd": "weight_decay",
-    "num_workers": "threads",
-    "workers": "threads",
-    "img_size": "image_size",
-    "input_size": "image_size",
-    "torchcompile": "compile",
-    "batch_size_per_gpu": "batch_size",
-    "precision": "amp",
-    "learning_rate": "lr",
-    "warmup": "warmup_epochs",
-    "base_lr": "lr_base",
-    "epoch": "epochs",
-    "aa": "auto_augment",
-    "colour_jitter": "color_jitter",
-    "reprob": "random_erasing",
-    "drop": "dropout",
-    "drop_rate": "dropout",
-    "drop_path_rate": "drop_path",
-    "stochastic_depth": "drop_path",
-    "class_weight": "class_weights",
-    "initial_checkpoint": "weights",
-    "pretrained_path": "weights",
-    "finetune": "weights",
-    "freeze_layers": "freeze",
-    "patience_epochs": "patience",
-    "early_stopping": "patience",
-    "early_stopping_patience": "patience",
-    "target_accuracy": "target",
-}
-"""Names that timm, torchvision and others use, with ours."""
 OWN_KEYS = ("model_file", "model_code")
 """Keys of a model of the user's own."""
 ZERO_CONFIG = "first-look"
 """The recipe of a command without --recipe."""
+LONGEST_NAME = 100
+"""Letters of a word that is compared with names: longer ones take long, and resemble none."""
 EXPECTED: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -95,12 +53,13 @@ class Resolved:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known name that a word probably stands for, or several, joined by "' or '"; else None."""
-    plain = word.rsplit(".", 1)[-1].strip("-_ ").replace("-", "_").lower()
-    names = list(known)
+    plain, names = plain_name(word), list(known)
     if plain in names:
         return plain
-    if ALIASES.get(plain) in names:
-        return ALIASES[plain]
+    if aliases().get(plain) in names:
+        return aliases()[plain]
+    if len(plain) > LONGEST_NAME:
+        return None
     distances = {name: edit_distance(plain, name) for name in names}
     least = min(distances.values(), default=0)
     if least <= max(1, len(plain) // 3):
@@ -125,8 +84,12 @@ def edit_distance(word: str, name: str) -> int:
 
 
 def unknown_key(name: str, origin: str, known: Iterable[str]) -> BadRequest:
-    """The error for an unknown key, with its origin and the nearest known key."""
-    near = nearest(name, known)
+    """The error for an unknown key, with its origin and the nearest known key, or ours in place of
+    another tool's."""
+    names = list(known)
+    if answer := foreign_answer(name, names, as_flag=False):
+        return BadRequest(f"{origin}: unknown key '{name}': it {answer}")
+    near = nearest(name, names)
     hint = f"did you mean '{near}'?" if near else "'stoker show-config' lists every key"
     return BadRequest(f"{origin}: unknown key '{name}': {hint}")
 

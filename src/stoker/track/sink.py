@@ -75,7 +75,6 @@ class SinkKind:
     title: str
     package: str = ""
     """The Python package that it needs."""
-    extra: str = ""
     takes_back: bool = False
     """Whether it can forget values. One that cannot gets them when a checkpoint covers them."""
     has_folder: bool = True
@@ -96,13 +95,12 @@ class SinkKind:
 KINDS: Mapping[str, SinkKind] = {
     "csv": SinkKind("stoker.track.csv_files", "CSV", takes_back=True),
     "tensorboard": SinkKind(
-        "stoker.track.tensorboard", "TensorBoard", "tensorboard", "tensorboard", takes_back=True
+        "stoker.track.tensorboard", "TensorBoard", "tensorboard", takes_back=True
     ),
-    "mlflow": SinkKind("stoker.track.mlflow", "MLflow", "mlflow", "mlflow", has_folder=False),
+    "mlflow": SinkKind("stoker.track.mlflow", "MLflow", "mlflow", has_folder=False),
     "wandb": SinkKind(
         "stoker.track.wandb",
         "W&B",
-        "wandb",
         "wandb",
         rest="What W&B has on this machine is sent by 'wandb sync'; the same command copies the "
         "rest.",

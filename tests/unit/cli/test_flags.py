@@ -14,14 +14,16 @@ import pytest
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.cli.train import parser as train_parser
 from stoker.errors import BadRequest
+from stoker.recipe.other_tools import foreign_settings
 from stoker.recipe.recipe import SPECS, TYPES, Recipe
-from stoker.recipe.resolve import ALIASES, resolve
+from stoker.recipe.resolve import resolve
 
 MOST_FLAGS = 74
 MOST_COMMON_FLAGS = 14
 TRAIN = train_parser()
 HELPS = ("-h", "--help", "--help-all")
 FLAGS = [flag for flag in TRAIN._option_string_actions if flag not in HELPS]
+FOREIGN = {name for name, _, _ in foreign_settings()}
 KEYS = [name for name, spec in SPECS.items() if not spec.metadata["rare"]]
 OTHER_VALUES = {
     "model": ("resnet18", "resnet18"),
@@ -79,7 +81,7 @@ def with_one_letter_changed(flag: str) -> Iterator[str]:
 def test_one_wrong_letter_is_refused_with_the_right_flag(flag: str) -> None:
     wrongly_answered = {}
     for word in with_one_letter_changed(flag):
-        if word[2:] in ALIASES:  # --drop is what timm calls --dropout
+        if word[2:] in FOREIGN:  # --drop is what timm calls --dropout
             continue
         message = refusal(f"{word}=1")
         if f"unknown flag '{word}'" not in message or flag not in named(message):
@@ -106,10 +108,6 @@ def test_what_is_proposed_exists(flag: str) -> None:
         ("--epoch", "--epochs"),
         ("--weigth-decay", "--weight-decay"),
         ("--learning-rate", "--lr"),
-        ("--wd", "--weight-decay"),
-        ("--bs", "--batch-size"),
-        ("--arch", "--model"),
-        ("--num-workers", "--threads"),
         ("--warmup", "--warmup-epochs"),
         ("-epochs", "--epochs"),
         ("--rank", "--ranks"),

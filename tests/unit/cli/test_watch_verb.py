@@ -104,7 +104,7 @@ def test_says_how_to_install_the_extra(
     for stream in (sys.stdout, sys.stdin):
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(verb, "find_spec", lambda name: None)
-    assert "pip install 'stoker[watch]'" in refusal(capsys, str(run))
+    assert "pip install textual" in refusal(capsys, str(run))
 
 
 def test_one_screen_on_a_terminal_has_colours(run: Path) -> None:

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.errors import BadRequest
+from stoker.recipe.other_tools import aliases, foreign_settings
 from stoker.recipe.recipe import SPECS, TYPES, Phase, Recipe, dump_value
-from stoker.recipe.resolve import ALIASES, parse_flag, preset_names, resolve, show_config
+from stoker.recipe.resolve import parse_flag, preset_names, resolve, show_config
 
+FOREIGN = {name for name, _, _ in foreign_settings()}
 FLOATS = [name for name, kind in TYPES.items() if kind is float]
 
 
@@ -58,7 +60,7 @@ def test_one_wrong_letter_is_answered_with_the_right_key(key, recipe_file):
     value = json.dumps(dump_value(SPECS[key].default))
     wrongly_answered = {}
     for word in with_one_letter_changed(key):
-        if word in ALIASES:  # drop is what timm calls dropout
+        if word in FOREIGN:  # drop is what timm calls dropout
             continue
         file = recipe_file(f"# a recipe\n\n# {word} = 1\n{word} = {value}\n")
         named = refusal(file).removeprefix(f"{file}:4: unknown key '{word}': did you mean ")
@@ -73,9 +75,6 @@ def test_one_wrong_letter_is_answered_with_the_right_key(key, recipe_file):
     ("word", "key"),
     [
         ("epoch", "epochs"),
-        ("aa", "auto_augment"),
-        ("reprob", "random_erasing"),
-        ("drop", "dropout"),
         ("drop_path_rate", "drop_path"),
         ("batchsize", "batch_size"),
         ("batch-size", "batch_size"),
@@ -91,29 +90,35 @@ def test_other_slips_are_answered_too(word, key, recipe_file):
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("theirs", "tools", "ours"),
     [
-        ("smoothing", "label_smoothing"),
-        ("opt", "optimizer"),
-        ("arch", "model"),
-        ("sched", "scheduler"),
-        ("mixup", "mixup_alpha"),
-        ("img_size", "image_size"),
-        ("workers", "threads"),
-        ("model_ema", "ema"),
-        ("wd", "weight_decay"),
-        ("torchcompile", "compile"),
+        ("smoothing", "timm", "label_smoothing"),
+        ("opt", "timm and torchvision", "optimizer"),
+        ("aa", "timm", "auto_augment"),
+        ("reprob", "timm", "random_erasing"),
+        ("drop", "timm", "dropout"),
+        ("arch", "fastai", "model"),
+        ("sched", "timm", "scheduler"),
+        ("mixup", "timm", "mixup_alpha"),
+        ("img_size", "timm", "image_size"),
+        ("workers", "timm, torchvision and Ultralytics", "threads"),
+        ("model_ema", "timm and torchvision", "ema"),
+        ("wd", "torchvision", "weight_decay"),
+        ("torchcompile", "timm", "compile"),
+        ("max_epochs", "Lightning", "epochs"),
+        ("load_path", "Composer", "weights"),
     ],
 )
-def test_names_of_timm_and_torchvision_are_answered_with_ours(theirs, ours, recipe_file):
+def test_names_of_other_tools_are_answered_with_ours(theirs, tools, ours, recipe_file):
     file = recipe_file(f"{theirs} = 1\n")
-    assert refusal(file) == f"{file}:1: unknown key '{theirs}': did you mean '{ours}'?"
-    assert f"did you mean '{ours}'?" in refusal(None, **{theirs: 1})
+    answer = f"unknown key '{theirs}': it comes from {tools}: Stoker calls it '{ours}'"
+    assert refusal(file).startswith(f"{file}:1: {answer}")
+    assert answer in refusal(None, **{theirs: 1})
 
 
 def test_every_alias_leads_to_a_key():
-    assert set(ALIASES.values()) <= set(SPECS)
-    assert not set(ALIASES) & set(SPECS)
+    assert set(aliases().values()) <= set(SPECS)
+    assert not set(aliases()) & set(SPECS)
 
 
 def test_a_word_like_no_key_points_to_the_list(recipe_file):

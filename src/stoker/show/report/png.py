@@ -63,7 +63,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise BadRequest("--png needs matplotlib: pip install 'stoker[report]'") from error
+        raise BadRequest("--png needs matplotlib: pip install matplotlib") from error
 
 
 def write_pictures(facts: RunFacts, folder: Path) -> list[Path]:

@@ -105,7 +105,7 @@ def next_step(run: Run, data: str) -> str:
     own = run.values["model"].startswith("resnet9") and not run.start
     if run.record["recipe"] != ZERO_CONFIG or not own or not 0 <= best < WORTH_TUNING:
         return ""
-    needs = "" if find_spec("timm") else ", after pip install 'stoker[timm]'"
+    needs = "" if find_spec("timm") else ", after pip install timm"
     command = f"stoker train {shlex.quote(data)} --recipe finetune --pretrained"
     return f"next, from pre-trained weights{needs}: {command}"
 

@@ -65,7 +65,7 @@ def check_timm_name(name: str) -> None:
     if spec is None:
         raise BadRequest(
             f"model '{shown(name)}' comes from timm, which is not installed: "
-            "pip install 'stoker[timm]', or use --model resnet9"
+            "pip install timm, or use --model resnet9"
         )
     current, renamed = timm_names(*(spec.submodule_search_locations or ()))
     # timm's files may look different one day: then timm itself decides, when the model is built.

@@ -46,7 +46,7 @@ def check_optimizer(recipe: Recipe) -> None:
     if spec is None and nearest(name, BUILT_IN) is None:
         raise BadRequest(
             f"optimizer '{shown(name)}' comes from timm, which is not installed: "
-            "pip install 'stoker[timm]', or use --optimizer sgd or adamw"
+            "pip install timm, or use --optimizer sgd or adamw"
         )
     # timm's files may look different one day: then timm itself decides, when it is built.
     if spec is None or (names and name not in names):

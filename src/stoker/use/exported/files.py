@@ -124,5 +124,5 @@ def require_packages(*names: str) -> None:
     for name in names:
         if find_spec(name) is None:
             raise BadRequest(
-                f"ONNX needs the package {name}, which is not installed: pip install 'stoker[onnx]'"
+                f"ONNX needs the package {name}, which is not installed: pip install {name}"
             )
