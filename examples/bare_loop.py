@@ -50,8 +50,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             if first:
-                save(options.file, model, optimizer, train)
                 print(f"{train.position} {loss.item()!r}", flush=True)
+                save(options.file, model, optimizer, train)
         if "val" in train.dataset.description["splits"]:
             right, count = evaluate(model, stoker.Loader(options.data, "val", *shape))
             print(f"epoch {epoch}: {right} of {count} right on this rank", flush=True)

@@ -58,12 +58,12 @@ def built(folder: Path) -> Path:
     return path
 
 
-def follow(install: bool = False, document: Path = ROOT / "README.md") -> list[str]:
-    """Run the commands of a document; what each printed."""
+def follow(install: bool = False) -> list[str]:
+    """Run the commands; what each printed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     printed, began = [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="newcomer-") as place:
-        for command in commands(document.read_text()):
+        for command in commands((ROOT / "README.md").read_text()):
             is_install = command.startswith("pip install")
             if is_install and not install:
                 continue
@@ -81,9 +81,7 @@ def follow(install: bool = False, document: Path = ROOT / "README.md") -> list[s
             )
             print(done.stdout if not is_install else "", done.stderr, sep="", flush=True)
             if done.returncode:
-                raise SystemExit(
-                    f"a command of {document.name} failed ({done.returncode}): {command}"
-                )
+                raise SystemExit(f"a command of the README failed ({done.returncode}): {command}")
             printed.append(done.stdout)
             if is_right_answer(done.stdout):
                 seconds = time.monotonic() - began

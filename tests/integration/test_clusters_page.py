@@ -5,7 +5,6 @@ Each is run as it is printed there, with flags for a small model after it.
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
@@ -31,7 +30,6 @@ def lines_of(section: str) -> list[list[str]]:
     """The words after `stoker` of each command in a section of the page."""
     page = (ROOT / "docs" / "clusters.md").read_text()
     text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    text = re.sub(r'^```sh title="Run by .*', "```sh", text, flags=re.MULTILINE)
     lines = [shlex.split(line) for line in commands(text)]
     assert lines and all(line[0] == "stoker" for line in lines)
     return [line[1:] for line in lines]

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from integration.processes import finish, start, wait_until
-from integration.readme import ROOT, commands, follow
 from samples import image_folder
 from stoker.data.packing.pack import pack
 from stoker.faults import VARIABLE
@@ -137,10 +136,3 @@ def test_a_reader_that_leaves_is_no_error(root: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("class,images")
-
-
-@pytest.mark.rotates(3)
-def test_every_command_of_the_page_works() -> None:
-    page = ROOT / "docs" / "using.md"
-    assert commands(page.read_text())
-    assert "top-1" in "".join(follow(document=page))

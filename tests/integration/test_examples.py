@@ -119,6 +119,7 @@ def test_nothing_waits(packed: Path) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.rotates(2)
 def test_fine_tuning_says_how_good_the_model_was_before_and_after(
     packed: Path, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_the_meter_says_what_limits_a_loop(packed: Path, tmp_path: Path) -> None
     assert "epoch 0: loss " in output and "\nbound by " in output and "\nnext: " in output
 
 
+@pytest.mark.rotates(2)
 def test_the_best_run_of_a_sweep_is_found(packed: Path, tmp_path: Path) -> None:
     words = ("--seed", 0, "--epochs", 1, "--workers", 2, *SMALL)
     output = printed("sweep", tmp_path, packed, *words)
@@ -165,6 +167,7 @@ def test_a_notebook_is_valid_and_holds_no_outputs(notebook: Path) -> None:
             compile(text, cell["id"], "exec")
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
 def test_the_cells_of_a_notebook_run_in_order(notebook: Path, packed: Path, tmp_path: Path) -> None:
     for name in ("pandas", "matplotlib"):

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from own_models import NET, write
+from pages import ROOT, read_page
 from samples import image_folder
 from stoker.run.directory import Run
 
-ROOT = Path(__file__).parents[2]
 QUICK = "--image-size 16 --batch-size 16 --no-rehearse"
 pytestmark = pytest.mark.exact
 
@@ -30,11 +30,8 @@ def stoker(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def snippet(document: str) -> str:
-    """The first Python block of a document."""
-    block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL)
-    assert block
-    return block[1]
+PROGRAM, COMMAND = read_page(ROOT / "docs" / "models.md").blocks[:2]
+"""The file of docs/models.md and the command below it."""
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +39,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with photographs, packed by the commands of the docs."""
     root = tmp_path_factory.mktemp("user")
     image_folder(root / "photos", images=20, val=4, size=(40, 32))
-    write(root, snippet("models.md"))
-    (command,) = re.findall(
-        r"^    stoker (train .*)$", (ROOT / "docs" / "models.md").read_text(), re.MULTILINE
-    )
-    done = stoker(root, f"{command} {QUICK} --epochs 1")
+    write(root, PROGRAM.text)
+    (command,) = COMMAND.commands()
+    done = stoker(root, f"{command.removeprefix('stoker ')} {QUICK} --epochs 1")
     assert done.returncode == 0, done.stderr
     return root
 
@@ -54,10 +49,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_docs_are_right(photos: Path) -> None:
     (run,) = (photos / "runs").iterdir()
     assert re.fullmatch(r"photos-first-look-net-[0-9a-f]+", run.name)
-    assert (run / "model.py").read_text() == snippet("models.md")
-    program = snippet("loader.md").replace("256", "16").replace("224", "16")
-    words = [sys.executable, "-c", program]
-    assert subprocess.run(words, cwd=photos, timeout=300).returncode == 0
+    assert (run / "model.py").read_text() == PROGRAM.text
 
 
 def test_a_life_of_a_run(photos: Path, tmp_path: Path) -> None:

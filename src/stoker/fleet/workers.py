@@ -70,6 +70,16 @@ def map_tasks(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def refuse_repetition(call: str) -> None:
+    """Raise BadRequest where a worker process imports the caller's program and repeats its call: it
+    would wait for its own parent."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise BadRequest(
+            f"{call} starts processes that import your program, and ran again there: call it below "
+            "if __name__ == '__main__':, or with workers=1"
+        )
+
+
 @contextmanager
 def safe_children() -> Iterator[None]:
     """A block in which Python processes are started that import nothing from the working directory;

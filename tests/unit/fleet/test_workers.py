@@ -7,12 +7,15 @@ import math
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from golden import check_golden
+from samples import image_folder
 from stoker.errors import BadRequest, StokerError
 from stoker.fleet import launcher, workers
 from stoker.fleet.workers import map_tasks
@@ -133,3 +136,15 @@ def test_so_it_does_with_memory(tmp_path: Path, job: str, root: str, expected: i
 
 def test_usable_cores_are_at_least_one_and_within_the_affinity() -> None:
     assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
+
+
+def test_a_program_that_is_imported_by_its_own_workers_ends_with_the_reason(tmp_path: Path) -> None:
+    """A worker that repeats the call would wait for its own parent."""
+    image_folder(tmp_path / "photos", images=8)
+    program = tmp_path / "program.py"
+    program.write_text("import stoker\nstoker.pack('photos', workers=2, shard_images=4)\n")
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "call it below if __name__ == '__main__':" in done.stderr
+    assert "a worker process died" in done.stderr

@@ -44,6 +44,7 @@ from stoker.data.seal import SOURCE_CACHE, WALK_CACHE
 from stoker.data.sources.http import PRIVATE_REASONS
 from stoker.data.sources.layout import Ignored, Image, Listing, Split
 from stoker.errors import BadRequest, StokerError
+from stoker.fleet.workers import refuse_repetition
 from stoker.host.limits import usable_cores, usable_memory
 from stoker.text import shown
 
@@ -81,6 +82,7 @@ def pack(
     Raises BadRequest where a setting, the source or the target is refused, and StokerError where
     the disk or a download fails; the same call then continues after the last finished shard.
     """
+    refuse_repetition("stoker.pack")
     name = os.fspath(source)
     target = Path(out) if out is not None else default_out(name)
     settings = PackOptions.of(options)
