@@ -98,8 +98,8 @@ class Page:
         return command
 
 
-def read_page(path: Path) -> Page:
-    text = path.read_text(encoding="utf-8")
+def blocks_of(text: str) -> list[Block]:
+    """The fenced blocks of a page, or of a part of one."""
     blocks = []
     for match in FENCE.finditer(text):
         test, indent, _, info, body = match.groups()
@@ -109,10 +109,21 @@ def read_page(path: Path) -> Page:
         lines = [line.removeprefix(indent) for line in body.splitlines(keepends=True)]
         number = text.count("\n", 0, match.start()) + 1
         blocks.append(Block(kind, title, "".join(lines), number))
+    return blocks
+
+
+def commands_in(text: str) -> list[str]:
+    """The commands of a page, or of a part of one, but for those that no test runs."""
+    shell = (block for block in blocks_of(text) if block.kind == "sh")
+    return [c for block in shell if not block.title.startswith(NOT_RUN) for c in block.commands()]
+
+
+def read_page(path: Path) -> Page:
+    text = path.read_text(encoding="utf-8")
     begins = BEGINS.search(text)
     materials = [name.strip() for name in begins[1].split(",")] if begins else []
     flags = {verb: " ".join(words.split()) for verb, words in ADDS.findall(text)}
-    return Page(path, blocks, materials, flags)
+    return Page(path, blocks_of(text), materials, flags)
 
 
 def all_pages() -> list[Page]:

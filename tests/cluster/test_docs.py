@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.conftest import Desk
+from pages import blocks_of, commands_in
 
 pytestmark = pytest.mark.timeout(600)
 PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
@@ -18,16 +19,12 @@ SECTION = PAGE.partition("\n## Two machines by hand\n")[0]
 SITE = "[sbatch]\nexclude = 'n3'\n"
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}[^\n]*\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
-
-
 def test_every_command_of_the_page_is_taken(desk: Desk) -> None:
     """Jobs are cancelled as soon as they are submitted, and their work is not waited for."""
     shutil.copytree(desk.folder / "pictures", desk.folder / "photos")
     (desk.folder / "photos-packed").symlink_to(desk.folder / "packed")
     (desk.folder / "slurm.toml").write_text(SITE)
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    lines = commands_in(SECTION)
     assert len(lines) > 5
     for line in lines:
         program, *words = shlex.split(line)
@@ -43,8 +40,8 @@ def test_every_command_of_the_page_is_taken(desk: Desk) -> None:
 
 
 def test_the_site_file_of_the_page_can_be_read(desk: Desk) -> None:
-    (text,) = blocks("toml")
-    (desk.folder / "slurm.toml").write_text(text)
+    (block,) = [block for block in blocks_of(SECTION) if block.kind == "toml"]
+    (desk.folder / "slurm.toml").write_text(block.text)
     code, printed = desk.stoker("launch", "slurm", "--dry-run", "--", "train", "packed")
     assert code == 0, printed
     assert "module load cuda/12\n" in printed

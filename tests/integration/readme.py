@@ -10,7 +10,6 @@ nothing but this script. Needs no test library.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -19,24 +18,13 @@ import time
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from page_materials import photos
+from pages import ROOT, commands_in
+
 KINDS = (".py", ".toml", ".typed")
 """Files of the package, by their endings."""
-
-
-def commands(text: str) -> list[str]:
-    """The lines of all ```sh blocks."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line.strip()]
-
-
-def make_photos(folder: Path) -> None:
-    sys.path.insert(0, str(ROOT / "tests"))
-    from samples import image_folder, picture
-
-    image_folder(folder, classes=3, images=40, size=(96, 80))
-    # A photograph that no set has: a picture of class1.
-    picture(1, 1000, (96, 80)).save(folder.parent / "new.jpg")
 
 
 def built(folder: Path) -> Path:
@@ -63,12 +51,12 @@ def follow(install: bool = False) -> list[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     printed, began = [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="newcomer-") as place:
-        for command in commands((ROOT / "README.md").read_text()):
+        for command in commands_in((ROOT / "README.md").read_text()):
             is_install = command.startswith("pip install")
             if is_install and not install:
                 continue
             if not is_install and not Path(place, "photos").exists():
-                make_photos(Path(place, "photos"))
+                photos(Path(place))
             print(f"$ {command}", flush=True)
             if command == "pip install .":
                 command = f"pip install {shlex.quote(str(built(Path(place, 'built'))))}"

@@ -13,7 +13,7 @@ import pytest
 from chaos.metadata import Metadata
 from integration.namespaces import Cluster, missing
 from integration.processes import ended, finish, slow_steps, start, wait_until
-from integration.readme import ROOT, commands
+from pages import ROOT, commands_in
 from samples import image_folder
 from stoker.run.directory import Run
 from stoker.survive.spot import ENDPOINT
@@ -30,7 +30,7 @@ def lines_of(section: str) -> list[list[str]]:
     """The words after `stoker` of each command in a section of the page."""
     page = (ROOT / "docs" / "clusters.md").read_text()
     text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    lines = [shlex.split(line) for line in commands(text)]
+    lines = [shlex.split(line) for line in commands_in(text)]
     assert lines and all(line[0] == "stoker" for line in lines)
     return [line[1:] for line in lines]
 

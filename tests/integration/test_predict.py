@@ -14,8 +14,8 @@ from typing import IO
 import pytest
 
 from bounded import stoker
-from integration.readme import ROOT
 from measured import held, measured
+from pages import ROOT
 from samples import image_folder
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack

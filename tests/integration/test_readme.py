@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from integration.readme import ROOT, commands, follow, is_right_answer
+from integration.readme import follow, is_right_answer
+from pages import ROOT, commands_in
 
 
 def test_every_command_of_the_readme_works() -> None:
@@ -13,7 +14,7 @@ def test_every_command_of_the_readme_works() -> None:
 
 
 def test_the_readme_names_two_commands_first() -> None:
-    assert commands((ROOT / "README.md").read_text())[:2] == [
+    assert commands_in((ROOT / "README.md").read_text())[:2] == [
         "pip install .",
         "stoker train photos",
     ]

@@ -18,7 +18,7 @@ from types import ModuleType
 import pytest
 
 from page_materials import MATERIALS
-from pages import ELSEWHERE, ENDS, KINDS, NOT_RUN, ROOT, Page, all_pages, prose, read_page
+from pages import COMMENT, ELSEWHERE, ENDS, KINDS, NOT_RUN, ROOT, Page, all_pages, prose, read_page
 from stoker.cli import VERBS
 
 PAGES = all_pages()
@@ -26,7 +26,6 @@ INDENTED = re.compile(
     r"^ {4,}(?:\$ )?(?:stoker|pip|python3?|pytest|sbatch|git|tensorboard) .*", re.MULTILINE
 )
 INLINE = re.compile(r"`(stoker [^`]+)`")
-HIDDEN = re.compile(r"<!--.*?-->", re.DOTALL)
 TAIL = re.compile(r"\s[|>;&]")
 
 
@@ -51,7 +50,7 @@ def test_commands_stand_in_blocks_that_are_run(page: Page) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_every_verb_and_flag_exists(page: Page) -> None:
-    text = HIDDEN.sub("", page.path.read_text(encoding="utf-8"))
+    text = COMMENT.sub("", page.path.read_text(encoding="utf-8"))
     commands = [" ".join(inline.split()) for inline in INLINE.findall(text)]
     for block in page.blocks:
         if block.kind == "sh":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from golden import check_golden
+from pages import commands_in
 from rented import RentedMachine
 from stoker.cli import main
 from stoker.cli.launch_sky import name_of, with_value
@@ -236,9 +236,7 @@ def test_one_value_is_replaced(words: str, name: str, changed: str) -> None:
 
 def test_the_commands_of_the_page_work(desk: RentedMachine) -> None:
     page = (Path(__file__).parents[3] / "docs" / "cloud.md").read_text()
-    first = page.partition("\n## ")[0]
-    blocks = re.findall(r"^```sh[^\n]*\n(.*?)^```", first, flags=re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
+    lines = commands_in(page.partition("\n## ")[0])
     assert len(lines) == 4
     for line in lines[1:]:  # the set is packed
         assert main(shlex.split(line)[1:]) == FINISHED, line

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from golden import check_golden
-from integration.readme import commands
+from pages import commands_in
 from samples import image_folder
 from stoker.cli import main
 from stoker.cli.tickets import parser
@@ -60,7 +60,7 @@ def test_mistakes_golden(desk: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_commands_of_the_document_are_planned(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [shlex.split(line) for line in commands(DOCUMENT.read_text())]
+    given = [shlex.split(line) for line in commands_in(DOCUMENT.read_text())]
     studies = [words[1:] for words in given if words[1] == "tickets"]
     assert studies
     for words in studies:

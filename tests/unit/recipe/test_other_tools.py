@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
+from pages import ROOT, read_page
 from stoker.cli import VERBS
 from stoker.cli.flags import Parser
 from stoker.cli.train import parser as train_parser
@@ -23,7 +23,6 @@ from stoker.recipe.other_tools import (
 from stoker.recipe.recipe import SPECS, Recipe
 from stoker.recipe.resolve import parse_toml
 
-ROOT = Path(__file__).parents[3]
 TRAIN = train_parser()
 ROWS = [(tool, row) for tool in other_tools() for row in tool.rows]
 REFUSED = re.compile(r"not (needed here|offered)\b")
@@ -163,8 +162,8 @@ def test_hostile_words_are_unknown(word: str) -> None:
 
 
 def test_the_recipes_on_the_page_are_valid() -> None:
-    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
-    recipes = re.findall(r'^```toml title="(.*?)"\n(.*?)^```', page, re.MULTILINE | re.DOTALL)
+    page = read_page(ROOT / "docs" / "coming-from.md")
+    recipes = [block for block in page.blocks if block.kind == "toml"]
     assert len(recipes) == 3
-    for name, text in recipes:
-        Recipe(**{key: value for key, (value, _) in parse_toml(text, name).items()})
+    for one in recipes:
+        Recipe(**{key: value for key, (value, _) in parse_toml(one.text, one.title).items()})

@@ -17,7 +17,7 @@ from stoker.history.usage import Usage
 from stoker.measure.ports import ring_bytes
 from stoker.measure.spans import WAITING
 from stoker.measure.verdict import COMPUTE
-from stoker.show.cost import machine_seconds, money
+from stoker.show.cost import money
 from stoker.show.report.charts import part_bars
 from stoker.show.report.elements import PageTable
 from stoker.show.report.facts import RunFacts
@@ -137,15 +137,16 @@ def lost_inside(facts: RunFacts) -> float:
 
 def saving_text(facts: RunFacts) -> list[str]:
     """What all steps would take without the limit, in time and in dollars."""
-    verdict, training_s = facts.verdict, facts.history.ledger.training_s
+    verdict, ledger = facts.verdict, facts.history.ledger
     if verdict is None or verdict.without_s is None or verdict.step_s <= 0:
         return []
     share = verdict.without_s / verdict.step_s
-    dollars = facts.cost.total * (1 - share) * training_s / max(machine_seconds(facts.cost), 1e-9)
+    saved_s = (1 - share) * ledger.training_s
+    dollars = facts.cost.total * saved_s / max(ledger.total_s, saved_s)
     money_text = f", and {money(dollars)} less" if facts.is_priced else ""
     return [
-        f"Without it, the steps of this run would take about {clock(share * training_s)} instead "
-        f"of {clock(training_s)}{money_text}."
+        f"Without it, the steps of this run would take about {clock(share * ledger.training_s)} "
+        f"instead of {clock(ledger.training_s)}{money_text}."
     ]
 
 

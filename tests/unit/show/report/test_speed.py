@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from made_runs import RunMaker
-from priced_runs import end, new_run, start, write
+from priced_runs import end, new_run, price, start, write
 from report_pages import NOW
 from stoker.measure.verdict import Claim, Verdict
 from stoker.run.directory import Run
@@ -22,6 +22,7 @@ from stoker.show.report.speed import (
     moment,
     quantiles,
     rate,
+    saving_text,
     step_time,
     traffic,
 )
@@ -107,6 +108,16 @@ def linked(path: Path, local: int, exchange: float, capacity: float | None) -> R
     for rank in range(2):
         write(run, 1, rank, events(rank, 2, local, exchange, capacity=capacity))
     return run
+
+
+def test_the_dollars_of_a_limit_are_those_of_all_machines(tmp_path: Path) -> None:
+    """Two machines at a dollar a second: 24 of 40 seconds without the limit are 48 dollars."""
+    run = new_run(tmp_path)
+    for rank in range(2):
+        write(run, 1, rank, events(rank, 2, 1, 0.0, price=price(3600.0), startup_s=0.0))
+    verdict = Verdict(1.0, Claim("checkpoint", 0.6, 0.4))
+    (saving,) = saving_text(replace(facts_of(run, now=NOW), verdict=verdict))
+    assert saving.endswith("would take about 16 s instead of 40 s, and $48.00 less.")
 
 
 def test_a_full_link_is_the_bottleneck(tmp_path: Path) -> None:
