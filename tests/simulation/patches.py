@@ -16,7 +16,7 @@ import torch.distributed
 from torch.distributed.elastic.rendezvous import api, utils
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
 
-from simulation import disk, links
+from simulation import disk, links, local_disk
 from simulation.standins import (
     THREADING,
     TIME,
@@ -31,6 +31,8 @@ from simulation.standins import (
 from simulation.world import current
 from stoker.fleet import addresses, elastic, launcher, rendezvous, signed_store
 from stoker.fleet.grid import files, lease, worker
+from stoker.stores import commit_folder
+from stoker.stores import lease as store_lease
 from stoker.train.attempt import launch
 
 ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "eth0"}
@@ -113,6 +115,11 @@ REPLACED: list[tuple[Any, dict[str, Any]]] = [
         },
     ),
     (launch, {"say": nothing}),
+    (store_lease, {"threading": THREADING, "secrets": Chance}),
+    (
+        commit_folder,
+        {"temporary": local_disk.temporary, "remove": local_disk.remove, "sync": local_disk.sync},
+    ),
     (torch.distributed, {"TCPStore": links.SimulatedStore}),
     (api, {"get_free_port": lambda: 1}),
     (utils, {"time": TIME, "random": Chance, "Event": Event, "Thread": Thread}),

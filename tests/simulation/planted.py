@@ -17,6 +17,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 
 from simulation import fleet
 from simulation.disk import DiskPath
+from simulation.planted_store import STORE, Bug, replaced
 from simulation.standins import Chance
 from stoker.errors import STEPPED_ASIDE
 from stoker.fleet import elastic, launcher, signed_store
@@ -26,13 +27,6 @@ from stoker.fleet.grid.lease import EXPIRES_S, Lease, Leases
 from stoker.fleet.grid.worker import Worker
 from stoker.fleet.rendezvous import NodeChanges, Rendezvous, Round
 from stoker.fleet.signed_store import RoundMessages, write_new
-
-Bug = Callable[[], AbstractContextManager[Any]]
-
-
-def replaced(owner: Any, name: str, value: Any) -> Bug:
-    return lambda: mock.patch.object(owner, name, value)
-
 
 # Workers on leases.
 
@@ -188,4 +182,5 @@ FLEET: dict[str, Bug] = {
 BUGS: dict[str, tuple[str, Bug]] = {
     **{name: ("grid", bug) for name, bug in GRID.items()},
     **{name: ("fleet", bug) for name, bug in FLEET.items()},
+    **{name: ("store", bug) for name, bug in STORE.items()},
 }

@@ -13,11 +13,13 @@ from typing import NamedTuple
 from simulation.fleet import FleetSchedule
 from simulation.grid import GridSchedule
 from simulation.patches import simulated
+from simulation.store import StoreSchedule
 from simulation.world import Violation
 
-AREAS = {"grid": GridSchedule, "fleet": FleetSchedule}
+AREAS = {"grid": GridSchedule, "fleet": FleetSchedule, "store": StoreSchedule}
 FLEET_EVERY = 3
-"""One of so many schedules is one of nodes, which take longer; the others are of workers."""
+"""One of so many schedules is one of nodes, which take longer; the others are of workers. Those of
+a run in an object store are counted by themselves."""
 COLLECT_EVERY = 25
 LAST_EVENTS = 40
 
@@ -39,10 +41,17 @@ class Failure(NamedTuple):
     message: str
 
 
-def numbered(first: int, count: int) -> Iterator[Name]:
-    """So many schedules of both areas, from a number on."""
+def numbered(first: int, count: int, area: str | None = None) -> Iterator[Name]:
+    """So many schedules from a number on: of one area, or of workers and nodes together."""
     for number in range(first, first + count):
-        yield Name("grid" if number % FLEET_EVERY else "fleet", number)
+        yield Name(area or ("grid" if number % FLEET_EVERY else "fleet"), number)
+
+
+def hunted(area: str, count: int) -> Iterator[Name]:
+    """The schedules of an area among the first ones, in which a planted bug is looked for."""
+    if area == "store":
+        return numbered(0, count, area)
+    return (name for name in numbered(0, count) if name.area == area)
 
 
 def failures(names: Iterable[Name]) -> Iterator[Failure]:

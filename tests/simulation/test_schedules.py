@@ -1,4 +1,5 @@
-"""Schedules of the simulated fleet: 2,000, others with each commit; 100,000 with --whole."""
+"""Schedules of the simulated fleet: 2,000, others with each commit; 100,000 with --whole. Of a run
+in an object store 500, and 20,000."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ import pytest
 
 from shares import rotation
 from simulation.planted import BUGS
-from simulation.schedules import LAST_EVENTS, Name, failures, numbered, trace
+from simulation.schedules import LAST_EVENTS, Name, failures, hunted, numbered, trace
 from simulation.seeds import FAILED_ONCE, FINDS
 
 IN_ALL, IN_CI, HUNTED = 100_000, 2_000, 20_000
 CHUNKS = {True: 50, False: 8}
+STORE_IN_ALL, STORE_IN_CI = 20_000, 500
+STORE_CHUNKS = {True: 10, False: 2}
 
 pytestmark = pytest.mark.exact
 
@@ -23,10 +26,18 @@ pytestmark = pytest.mark.exact
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "first" in metafunc.fixturenames:
         whole = bool(metafunc.config.getoption("--whole"))
-        count, begin = (IN_ALL, 0) if whole else (IN_CI, IN_CI * rotation() % IN_ALL)
-        size = count // CHUNKS[whole]
-        firsts = range(begin, begin + count, size)
-        metafunc.parametrize(("first", "count"), [(first, size) for first in firsts])
+        cases = [(None, *chunk) for chunk in chunks(IN_ALL, IN_CI, CHUNKS, whole)]
+        cases += [
+            ("store", *chunk) for chunk in chunks(STORE_IN_ALL, STORE_IN_CI, STORE_CHUNKS, whole)
+        ]
+        metafunc.parametrize(("area", "first", "count"), cases)
+
+
+def chunks(in_all: int, in_ci: int, parts: dict[bool, int], whole: bool) -> list[tuple[int, int]]:
+    """The first number and the count of the schedules of each test."""
+    count, begin = (in_all, 0) if whole else (in_ci, in_ci * rotation() % in_all)
+    size = count // parts[whole]
+    return [(first, size) for first in range(begin, begin + count, size)]
 
 
 def story(name: Name) -> str:
@@ -36,8 +47,8 @@ def story(name: Name) -> str:
 
 
 @pytest.mark.timeout(1200)
-def test_whatever_happens_all_that_must_hold_does(first: int, count: int) -> None:
-    for failure in failures(numbered(first, count)):
+def test_whatever_happens_all_that_must_hold_does(area: str | None, first: int, count: int) -> None:
+    for failure in failures(numbered(first, count, area)):
         pytest.fail(story(failure.name))
 
 
@@ -51,17 +62,15 @@ def test_what_failed_once_holds(name: Name) -> None:
 def test_a_bug_that_is_put_in_is_found(bug: str, whole: bool) -> None:
     """By the schedule that found it first, or by another one; with --whole, by any."""
     area, planted = BUGS[bug]
-    names = [name for name in numbered(0, HUNTED) if name.area == area]
-    if not whole:
-        names.insert(0, FINDS[bug])
+    known = [] if whole else [FINDS[bug]]
     with planted():
-        assert next(failures(names), None) is not None
+        assert next(failures([*known, *hunted(area, HUNTED)]), None) is not None
     assert not list(failures([FINDS[bug]]))
 
 
 SHOW = (
     "import sys, hashlib; from simulation.schedules import Name, trace\n"
-    "for area, number in (('grid', 7), ('fleet', 12), ('fleet', 90)):\n"
+    "for area, number in (('grid', 7), ('fleet', 12), ('fleet', 90), ('store', 5)):\n"
     "    print(*trace(Name(area, number)), sep='\\n')"
 )
 

@@ -23,6 +23,8 @@ VERBS = {
     "train": "train or fine-tune a model; resumes a stopped run",
     "pack": "convert images into a packed set, and report bad images",
     "verify": "check every hash of a packed set, or of a run's checkpoints",
+    "upload": "copy a packed set from a folder to an object store",
+    "fetch": "fill the cache with a packed set in a store, beforehand",
     "doctor": "measure this machine, and predict training speed and its limit",
     "selftest": "check on this machine what Stoker promises, on a GPU or without",
     "bench": "measure how fast this machine loads and trains; compare machines",

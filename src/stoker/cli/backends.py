@@ -1,4 +1,4 @@
-"""Where a grid runs, as flags: on this machine, or as a SLURM array."""
+"""Where a grid or a pack runs, as flags: on this machine, as a SLURM array, or on Spark."""
 
 from __future__ import annotations
 
@@ -13,17 +13,36 @@ from stoker.fleet.grid.backend import Backend
 from stoker.fleet.grid.directory import Grid
 from stoker.fleet.grid.local import LocalWorkers
 from stoker.fleet.slurm.site import find_site
+from stoker.fleet.spark.master import is_master
 from stoker.study.launch import threads_of
 from stoker.text import say, shown
 
 SLURM = "slurm"
 
 
-def add_backend_flags(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Add --on, --wait and the flags of SLURM; returns the latter."""
-    parser.add_argument(
-        "--on", choices=[SLURM], help="submit the work as a SLURM array [this machine]"
-    )
+def add_backend_flags(
+    parser: argparse.ArgumentParser, *, spark: bool = False
+) -> list[argparse.Action]:
+    """Add --on, --wait and the flags of SLURM; returns the latter. With `spark`, --on also takes a
+    Spark master, and there is --spark-conf."""
+    if spark:
+        parser.add_argument(
+            "--on",
+            metavar="PLACE",
+            help="slurm submits the work as a SLURM array; spark://HOST:PORT or local[N] runs it "
+            "on Spark [this machine]",
+        )
+        parser.add_argument(
+            "--spark-conf",
+            action="append",
+            metavar="KEY=VALUE",
+            help="with --on spark://...: a setting of the Spark session, such as "
+            "spark.executor.memory=4g; may be given several times",
+        )
+    else:
+        parser.add_argument(
+            "--on", choices=[SLURM], help="submit the work as a SLURM array [this machine]"
+        )
     parser.add_argument(
         "--wait", action="store_true", help="with --on slurm: wait for the end [submit only]"
     )
@@ -31,7 +50,13 @@ def add_backend_flags(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def check_backend_flags(parsed: argparse.Namespace) -> None:
-    """Raise BadRequest for flags of SLURM without --on slurm."""
+    """Raise BadRequest for an unknown place, and for flags of a place that --on does not name."""
+    if parsed.on and parsed.on != SLURM and not is_master(parsed.on):
+        raise BadRequest(
+            f"--on must be slurm, spark://HOST:PORT or local[N], not '{shown(parsed.on)}'"
+        )
+    if getattr(parsed, "spark_conf", None) and not (parsed.on and is_master(parsed.on)):
+        raise BadRequest("--spark-conf goes with --on spark://HOST:PORT: add that, or drop it")
     if parsed.on == SLURM:
         return
     flags = [name for name in (*OPTIONS, "site", "wait") if getattr(parsed, name.replace("-", "_"))]

@@ -24,6 +24,7 @@ from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import check_batch
+from stoker.stores.location import is_location
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import say
 from stoker.train.model.names import check_model
@@ -95,7 +96,7 @@ def check(parsed: argparse.Namespace, recipe: Recipe, ranks: RankOptions) -> Non
         check_batch(recipe, world_of(parsed))
     elif ranks.several:
         ranks.check()
-    if parsed.data is not None and not Path(parsed.data).is_dir():
+    if parsed.data is not None and not is_location(parsed.data) and not Path(parsed.data).is_dir():
         raise BadRequest(f"no packed set and no folder of images at {parsed.data}")
     check_json(parsed.json)
 

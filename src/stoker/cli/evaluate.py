@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.cli.flags import Parser, add_code_flags
+from stoker.cli.places import run_folder
 from stoker.cli.streams import check_output, write_output
 from stoker.errors import FINISHED, BadRequest, StokerError
 from stoker.fleet.launcher import is_rank
@@ -19,6 +20,7 @@ from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.resolve import nearest
 from stoker.run.directory import Run
+from stoker.stores.location import is_location
 from stoker.survive.stopping import UNCHANGED, StopRequest, listening, stops_at_once
 from stoker.text import plural, say, shown
 
@@ -52,7 +54,7 @@ def parser() -> Parser:
         ),
     )
     add = flags.add_argument
-    add("run", metavar="RUN", help="a folder that 'stoker train' wrote")
+    add("run", metavar="RUN", help="a folder that 'stoker train' wrote, or s3://...")
     add(
         "data",
         metavar="DATA",
@@ -77,6 +79,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     parsed = parser().parse(arguments)
     check(parsed)
+    parsed.run = run_folder(parsed.run, checkpoint=parsed.checkpoint)
     # Before the import of torch: what is no run, or has no set, is answered quickly.
     named = data_of(parsed)
     from stoker.data.loading.loader import DECODERS
@@ -128,13 +131,13 @@ def data_of(parsed: argparse.Namespace) -> str:
     else:
         record = {}
     if parsed.data is not None:
-        if not Path(parsed.data).exists():
+        if not is_location(parsed.data) and not Path(parsed.data).exists():
             raise BadRequest(f"no packed set, folder or archive at {shown(parsed.data)}")
         return str(parsed.data)
-    own = Path(record["data"])
-    if not (own / "dataset.json").is_file():
+    own = record["data"]
+    if not is_location(own) and not (Path(own) / "dataset.json").is_file():
         raise BadRequest(
-            f"the set that {shown(parsed.run)} was trained on is no longer at {shown(str(own))}: "
+            f"the set that {shown(parsed.run)} was trained on is no longer at {shown(own)}: "
             f"name it, or other images: stoker evaluate {shown(parsed.run)} DATA"
         )
     return str(own)
@@ -225,7 +228,7 @@ def chosen_images(
 
     tell, preprocessing = teller(parsed), classifier.preprocessing
     data = Path(os.environ[PACKED]) if is_rank() and PACKED in os.environ else Path(named)
-    if not Dataset.is_packed(data):
+    if not is_location(data) and not Dataset.is_packed(data):
         data = packed(named, classifier, parsed)
     dataset = Dataset(data)
     name = split_to_evaluate(dataset, parsed.split, classifier.facts.get("fingerprint"))
@@ -247,7 +250,7 @@ def other_images_note(
     """A note where the place of the run's own set holds another one now; else None."""
     if parsed.data is not None or dataset.fingerprint == classifier.facts.get("fingerprint"):
         return None
-    return f"{shown(str(dataset.path))} holds other images than those that the run was trained on"
+    return f"{shown(dataset.name)} holds other images than those that the run was trained on"
 
 
 def packed(named: str, classifier: Classifier, parsed: argparse.Namespace) -> Path:
@@ -316,7 +319,7 @@ def show(
     facts = EvaluationFacts(
         model=classifier.origin,
         step=classifier.facts.get("step"),
-        data=str(dataset.path),
+        data=dataset.name,
         is_training_set=dataset.fingerprint == classifier.facts.get("fingerprint"),
         seconds=evaluation.seconds,
         ranks=ranks.world,

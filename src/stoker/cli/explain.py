@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser, add_price_flag, check_price
+from stoker.cli.places import run_folders
 from stoker.errors import BAD_REQUEST, FINISHED
 from stoker.measure.logs.runs import read_log
 from stoker.price.hourly import HourlyPrice
@@ -26,8 +27,8 @@ def parser() -> Parser:
         description="Explain a run from its directory, or from the log of another program "
         "(pytorch/examples, timm, torchvision references).",
     )
-    help = "a run directory (running or ended), or a log; several are shown as a table, with what "
-    help += "differs between them"
+    help = "a run directory or s3://BUCKET/RUN (running or ended), or a log; several are shown as "
+    help += "a table, with what differs between them"
     made.add_argument("runs", metavar="RUN", nargs="+", help=help)
     add_price_flag(made, "dollars for an hour of each machine [what the run recorded]")
     return made
@@ -35,13 +36,14 @@ def parser() -> Parser:
 
 def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
-    runs, given_price = parsed.runs, parsed.price_per_hour
+    given_price = parsed.price_per_hour
     check_price(given_price)
     price = None
     if given_price is not None:
         from stoker.price.machine_here import price_here
 
         price = price_here(given_price, "off")
+    runs = run_folders(parsed.runs)
     if len(runs) > 1:
         return show_table(runs, price)
     given = Path(runs[0])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser, add_code_flags
+from stoker.cli.places import run_folder
 from stoker.errors import FINISHED
 from stoker.run.directory import Run
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
@@ -50,7 +51,8 @@ def parser() -> Parser:
 def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
     formats, out = formats_of(parsed.to), Path(parsed.out)
-    Run(parsed.run).record  # noqa: B018  refuses what is no run, before torch is imported
+    folder = run_folder(parsed.run, checkpoint=parsed.checkpoint)
+    Run(folder).record  # noqa: B018  refuses what is no run, before torch is imported
     require_target(out, overwrite=parsed.overwrite)
     say(f"exporting {shown(parsed.run)} to {', '.join(formats)}")
 
@@ -61,6 +63,6 @@ def run(words: Sequence[str]) -> int:
     consent = CodeConsent(parsed.trust_code, parsed.model)
     options = ExportOptions(formats, parsed.checkpoint, parsed.overwrite, consent)
     with listening() as stop, stops_at_once(stop, "exporting", UNCHANGED):
-        report = export_run(Path(parsed.run), out, options)
+        report = export_run(Path(folder), out, options)
     say(*lines(report, out))
     return FINISHED

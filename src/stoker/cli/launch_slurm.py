@@ -16,6 +16,7 @@ from stoker.errors import FINISHED, BadRequest
 from stoker.fleet.slurm.batch import BatchJob, batch_text, name_of
 from stoker.fleet.slurm.commands import live, submit
 from stoker.recipe.resolve import nearest
+from stoker.stores.location import is_location
 from stoker.text import say, shown
 
 FOLDER = Path("jobs")
@@ -117,7 +118,7 @@ def with_kept_work(
     place = Path(getattr(request, flag) or f"{folder}/{name}")
     if not getattr(request, flag):
         words = [*words, f"--{flag}", str(place)]
-    is_packed = (Path(request.data) / "dataset.json").exists()
+    is_packed = is_location(request.data) or (Path(request.data) / "dataset.json").exists()
     return [*([] if is_packed else [packed_set(request.data, None)]), place], words
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.cli.flags import Parser, add_recipe_flags, flag_values, resolve_flags
+from stoker.cli.places import run_folder
 from stoker.cli.prices import day_of
 from stoker.cli.streams import check_json, write_figures
 from stoker.errors import BAD_REQUEST, FINISHED, BadRequest
 from stoker.recipe.recipe import Recipe
+from stoker.stores.location import is_location
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import say, shown
 from stoker.train.model.names import check_model
@@ -95,6 +97,8 @@ def run(words: Sequence[str]) -> int:
         return check_claims_in(parsed.check)
     if parsed.data is None:
         raise BadRequest("name a packed set: stoker plan DATA; or stoker plan --check CLAIMS.toml")
+    if parsed.curve:
+        parsed.curve = Path(run_folder(parsed.curve))
     recipe = resolve_flags(parsed).recipe
     check_model(recipe)
     deadline = hours_of(parsed.deadline)
@@ -155,7 +159,9 @@ def require_packed(data: str) -> None:
     """Raise BadRequest for a folder that is not packed, before torch is loaded."""
     from stoker.data.dataset import Dataset
 
-    if not Dataset.is_packed(data):
+    if is_location(data):
+        Dataset(data)
+    elif not Dataset.is_packed(data):
         raise BadRequest(f"{shown(data)} is not packed: run stoker pack {shown(data)}")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.cli.flags import Parser, add_code_flags
+from stoker.cli.places import run_folder
 from stoker.cli.streams import check_output
 from stoker.errors import FAILED, FINISHED, BadRequest
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
@@ -42,7 +43,7 @@ def parser() -> Parser:
         ],
     )
     add = flags.add_argument
-    add("run", metavar="RUN", help="a run directory, or an export")
+    add("run", metavar="RUN", help="a run directory, s3://BUCKET/RUN, or an export")
     add("images", metavar="IMAGES", nargs="+")
     add("--out", default="", metavar="FILE", help="write rows to a file, complete or not at all")
     add("--format", default="", metavar="|".join(FORMATS), help="[by the name of --out, else csv]")
@@ -88,6 +89,7 @@ def check(parsed: argparse.Namespace) -> None:
             f"--features {shown(parsed.features)}: its name must end in "
             f"{' or '.join(FEATURE_SUFFIXES)}"
         )
+    parsed.run = run_folder(parsed.run, checkpoint=parsed.checkpoint)
     if not Path(parsed.run).is_dir():
         raise BadRequest(f"no run or export at {shown(parsed.run)}")
     check_output("--out", parsed.out)

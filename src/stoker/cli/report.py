@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.cli.flags import Parser, add_price_flag, check_price
+from stoker.cli.places import run_folders
 from stoker.cli.streams import check_output
 from stoker.errors import FINISHED, BadRequest, StokerError
 from stoker.run.directory import REPORT, Run
 from stoker.run.listing import runs_below
+from stoker.stores.location import is_location
 from stoker.text import plural, say, shown, size
 
 if TYPE_CHECKING:
@@ -36,9 +38,9 @@ def parser() -> Parser:
         ),
     )
     add = flags.add_argument
-    help = "a folder that 'stoker train', 'sweep' or 'tickets' wrote, or a folder of runs"
+    help = "a folder that 'stoker train', 'sweep' or 'tickets' wrote, a folder of runs, or s3://..."
     add("runs", metavar="RUN", nargs="+", help=help)
-    place = f"{REPORT} in RUN; of several runs, here"
+    place = f"{REPORT} in RUN; of several runs, or one in a store, here"
     add("--out", metavar="FILE", default="", help=f"where to write it [{place}]")
     add(
         "--png", metavar="FOLDER", default="", help="also draw the charts as PNG (needs matplotlib)"
@@ -50,11 +52,12 @@ def parser() -> Parser:
 def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
     check_price(parsed.price_per_hour)
-    paths = [Path(path) for path in parsed.runs]
+    paths = [Path(path) for path in run_folders(parsed.runs)]
     is_one = len(paths) == 1
     is_folder = is_one and paths[0].is_dir() and not Run(paths[0]).exists
-    directory = opened(parsed.runs[0]) if is_one and not is_folder else None
-    target = parsed.out or str(paths[0] / REPORT if is_one else REPORT)
+    directory = opened(str(paths[0])) if is_one and not is_folder else None
+    is_here = is_one and not is_location(parsed.runs[0])
+    target = parsed.out or str(paths[0] / REPORT if is_here else REPORT)
     check_output("--out", target)
     if parsed.png:
         check_folder(parsed.png)

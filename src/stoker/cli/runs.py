@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser
+from stoker.cli.places import folders_below
 from stoker.cli.streams import check_output, write_output
 from stoker.commit import json_bytes
 from stoker.errors import FINISHED, BadRequest
@@ -30,6 +31,7 @@ from stoker.show.runs import (
     refreshed_line,
     run_lines,
 )
+from stoker.stores.location import is_location
 from stoker.text import say, shown
 
 USUAL = (Path("runs"), Path("jobs"))
@@ -52,7 +54,13 @@ def parser() -> Parser:
         ),
     )
     add = runs.add_argument
-    add("folders", metavar="FOLDER", nargs="*", type=Path, help="folders of runs [runs and jobs]")
+    add(
+        "folders",
+        metavar="FOLDER",
+        nargs="*",
+        type=Path,
+        help="folders of runs, or s3://BUCKET/PREFIX [runs and jobs]",
+    )
     add("--sort", metavar="KEY", default="name", help=f"{', '.join(SORT_KEYS)} [name]")
     add("--reverse", action="store_true", help="the largest first; runs without a value stay last")
     help = (
@@ -69,7 +77,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     parsed = parser().parse(arguments)
     check(parsed)
-    folders = parsed.folders or list(USUAL)
+    folders = folders_below(parsed.folders or list(USUAL))
     is_quiet = "-" in (parsed.json, parsed.csv)
     chosen_runs(parsed, [])  # a mistake in a flag is said before anything is asked
     jobs = [job for folder in folders for job in cloud_jobs(folder)]
@@ -93,7 +101,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def check(parsed: argparse.Namespace) -> None:
     """Raise BadRequest where a folder does not exist or a file cannot be written."""
-    if missing := next((folder for folder in parsed.folders if not folder.is_dir()), None):
+    here = [folder for folder in parsed.folders if not is_location(folder)]
+    if missing := next((folder for folder in here if not folder.is_dir()), None):
         raise BadRequest(f"no folder at {shown(str(missing))}")
     if parsed.json == parsed.csv == "-":
         raise BadRequest("--json - and --csv - both write to standard output: name a file for one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
+from stoker.cli.places import run_folder
 from stoker.errors import FINISHED, BadRequest
 from stoker.recipe.about import about
 from stoker.recipe.resolve import show_config
@@ -25,7 +26,7 @@ def parser() -> Parser:
             "stoker show-config --about lr",
         ),
     )
-    flags.add_argument("run", metavar="RUN", nargs="?", help="a run directory")
+    flags.add_argument("run", metavar="RUN", nargs="?", help="a run directory, or s3://...")
     flags.add_argument(
         "--about",
         metavar="KEY",
@@ -44,7 +45,7 @@ def run(words: Sequence[str]) -> int:
     elif parsed.run:
         if len(words) > 1:
             raise BadRequest("name either a run or recipe flags, not both")
-        run = Run(parsed.run)
+        run = Run(run_folder(parsed.run))
         run.record  # noqa: B018 (raises where it is not a run, or has a newer format)
         say(*recipe_lines(run), wrap=False)
     else:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.cli.flags import Parser
+from stoker.cli.places import kept_fresh, run_folder
 from stoker.errors import FINISHED, BadRequest
 from stoker.run.directory import Run
 from stoker.text import say, shown
@@ -41,7 +42,7 @@ def parser() -> Parser:
         ),
     )
     add = track.add_argument
-    add("run", metavar="RUN", type=Path, help="a folder that 'stoker train' wrote, or will write")
+    add("run", metavar="RUN", type=Path, help="what 'stoker train' wrote, or will write")
     add("--to", metavar="|".join(SINKS), default="", help="the tracker")
     add("--out", metavar="FOLDER", default="", help="for its files [tracked/TRACKER/NAME-OF-RUN]")
     add("--uri", metavar="URI", default="", help="of MLflow [MLFLOW_TRACKING_URI]")
@@ -70,10 +71,11 @@ def parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     parsed = parser().parse(arguments)
+    named, parsed.run = parsed.run, Path(run_folder(parsed.run))
     words = check(parsed)
     from stoker.survive.stopping import listening
 
-    with listening() as stop:
+    with listening() as stop, kept_fresh([named], parsed.every):
         return follow(parsed, words, stop)
 
 

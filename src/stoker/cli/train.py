@@ -30,8 +30,10 @@ from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, resolutions
 from stoker.recipe.schedule import check_batch
 from stoker.run.directory import REPORT, DatasetIdentity, Run
+from stoker.stores.location import is_location
 from stoker.survive.reader import early_reader
-from stoker.survive.stopping import StopRequest
+from stoker.survive.remote.place import bound_location, run_location
+from stoker.survive.stopping import UNCHANGED, StopRequest, stops_at_once
 from stoker.survive.storage import require_storage
 from stoker.text import one_line, say, shown
 from stoker.train.attempt import launch
@@ -39,6 +41,7 @@ from stoker.train.model.names import OWN, check_fine_tuning, check_model
 from stoker.train.model.optimizer_names import check_optimizer
 
 if TYPE_CHECKING:  # help and mistakes are answered without it
+    from stoker.data.dataset import Dataset
     from stoker.price.ledger.budget import BudgetLimits
 
 MOST_PROFILED = 100
@@ -59,7 +62,11 @@ def parser() -> Parser:
     )
     add = train.add_argument
     add("data", metavar="DATA", help="a packed set, or a folder of images")
-    add("--run", metavar="DIR", help="run directory [runs/SET-RECIPE-MODEL-HASH]")
+    add(
+        "--run",
+        metavar="DIR",
+        help="run directory, or a place in a store (s3://...) [runs/SET-RECIPE-MODEL-HASH]",
+    )
     add("--ranks", type=int, default=1, metavar="N", help="processes on this machine [1]")
     changes = add(
         "--allow-change",
@@ -112,7 +119,8 @@ def add_node_flags(parser: Parser) -> list[argparse.Action]:
             "--nodes",
             metavar="MIN:MAX",
             help="how many machines train together; they may come and go. Start the same command "
-            "on each; they share the run directory and the packed set [this one alone]",
+            "on each; they share the run directory and the packed set, on a disk or in a store "
+            "[this one alone]",
         ),
         group.add_argument(
             "--rendezvous",
@@ -127,10 +135,20 @@ def add_node_flags(parser: Parser) -> list[argparse.Action]:
     ]
 
 
+def parsed_flags(arguments: Sequence[str]) -> argparse.Namespace:
+    """The flags, with the working folder of a run in a store as `--run`."""
+    parsed = parser().parse(arguments)
+    if location := run_location(parsed.run):
+        from stoker.survive.remote.open import open_working_folder  # --help does without it
+
+        parsed.run = str(open_working_folder(location, for_nodes=bool(parsed.nodes)))
+    return parsed
+
+
 def run(arguments: Sequence[str]) -> int:
     stop = StopRequest()
     stop.listen()
-    parsed = parser().parse(arguments)
+    parsed = parsed_flags(arguments)
     candidates = with_own_code(
         resolutions(parsed.recipe, flag_values(parsed)),
         parsed.trust_code,
@@ -141,15 +159,12 @@ def run(arguments: Sequence[str]) -> int:
     meeting = meeting_point(parsed.nodes, parsed.rendezvous)
     profile_steps(parsed.profile)
     check(parsed, recipe)
-    from stoker.data.dataset import Dataset
-
     data = packed(parsed.data, recipe, stop)
-    dataset = Dataset(data)
+    dataset = opened(data, stop)
     path, resolved = launch.find_run(parsed.run, data, dataset.fingerprint, candidates)
     run = Run(path)
     allowed = [name.replace("-", "_") for name in parsed.allow_change.split(",") if name]
-    note = "" if is_rank() else launch.check_weights(run, resolved.recipe)
-    if note:
+    if note := "" if is_rank() else launch.check_weights(run, resolved.recipe):
         say(f"note: {note}")
     if run.exists and is_finished(run, resolved.recipe, dataset, allowed):
         return FINISHED
@@ -181,17 +196,25 @@ def run(arguments: Sequence[str]) -> int:
 
 def report_end(run: Run, code: int, parsed: argparse.Namespace) -> None:
     """Write the report of a run that has finished, and print where. What goes wrong is a note: the
-    run is complete without it."""
+    run is complete without it. Of the machines of a run in a store, the one that led writes it."""
     if code != FINISHED or parsed.no_report or is_rank() or not speaks():
         return
     from stoker.show.report.page import write_report
+    from stoker.survive.remote.open import update_working_folder, upload_rest, was_trained_here
 
-    target = run.path / REPORT
+    location, target = bound_location(run.path), run.path / REPORT
+    if location and not was_trained_here(run.path):
+        return
+    name = shown(str(location or run.path))
     try:
+        if location:
+            update_working_folder(location, run.path)
         write_report(run, target)
-        say(f"report: {shown(str(target))}")
+        if location:
+            upload_rest(location, run.path, always=True)
+        say(f"report: {f'{name}/{REPORT}' if location else shown(str(target))}")
     except Exception as error:
-        say(f"note: no report was written ({one_line(str(error))}): stoker report {run.path}")
+        say(f"note: no report was written ({one_line(str(error))}): stoker report {name}")
 
 
 def is_finished(
@@ -205,8 +228,14 @@ def is_finished(
     early = launch.early_end_of(run, recipe)
     if early is None or not launch.has_result(run):
         return False
+    location = bound_location(run.path)
+    if location and not is_rank():
+        from stoker.survive.remote.open import upload_rest
+
+        upload_rest(location, run.path)
     if speaks():
-        say(f"finished already{f' ({early})' if early else ''}: stoker explain {run.path}")
+        name = shown(str(location or run.path))
+        say(f"finished already{f' ({early})' if early else ''}: stoker explain {name}")
     return True
 
 
@@ -267,13 +296,23 @@ def check(parsed: argparse.Namespace, recipe: Recipe) -> None:
         launch.check_run_place(Path(parsed.run or "runs"), parsed.data)
 
 
+def opened(data: Path, stop: StopRequest) -> Dataset:
+    """The packed set. Raises Interrupted at a stop request while a store does not answer."""
+    from stoker.data.dataset import Dataset
+
+    if is_rank() or not is_location(data):
+        return Dataset(data)
+    with stops_at_once(stop, "opening the set", UNCHANGED):
+        return Dataset(data)
+
+
 def packed(folder: str, recipe: Recipe, stop: StopRequest) -> Path:
     """The packed set: the folder itself, or the result of packing it."""
     from stoker.data.dataset import Dataset
 
     if is_rank() and launch.PACKED in os.environ:
         return Path(os.environ[launch.PACKED])
-    if Dataset.is_packed(folder):
+    if is_location(folder) or Dataset.is_packed(folder):
         return Path(folder)
     from stoker.cli.pack import pack_and_show
     from stoker.data.packing.pack import default_out
@@ -299,7 +338,7 @@ def train_here(
     # Before the imports: its own take as long, and a core may be free.
     reader = early_reader(path, resolved.recipe.rehearse)
     if speaks():
-        say(f"run {path}")
+        say(f"run {bound_location(path) or path}")
         if resolved.note:
             say(f"note: {resolved.note}")
     from stoker.price.ledger.budget import raise_budget_stop
@@ -312,7 +351,8 @@ def train_here(
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if world > 1 and not is_rank():
             say(f"waiting for {world} ranks, as WORLD_SIZE says; unset it to train alone")
-    listeners = (console_for(str(path), resolved.recipe.log_interval),) if speaks() else ()
+    name = str(bound_location(path) or path)
+    listeners = (console_for(name, resolved.recipe.log_interval),) if speaks() else ()
     options = AttemptOptions(
         accept_slow_link=parsed.yes,
         profile=profile_steps(parsed.profile),

@@ -12,9 +12,10 @@ from stoker.recipe.resolve import parse_flag
 from stoker.run.directory import Run
 from stoker.run.progress import wrong_position
 from stoker.show.progress import progress
+from stoker.stores.location import location_of
 from stoker.survive.manifest import names_in, problem_of, read_manifest
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
-from stoker.text import plural, say, size
+from stoker.text import plural, say, shown, size
 
 
 def parser() -> Parser:
@@ -24,17 +25,32 @@ def parser() -> Parser:
         "again and name what is damaged. Nothing is changed.",
     )
     add = flags.add_argument
-    add("set", metavar="SET", help="a folder that 'stoker pack' or 'stoker train' wrote")
-    add("--threads", default="0", metavar="N", help="threads that read; 0 takes the cores [0]")
+    add(
+        "set",
+        metavar="SET",
+        help="a folder that 'stoker pack' or 'stoker train' wrote, or the location of a packed "
+        "set or a run, such as s3://BUCKET/PREFIX",
+    )
+    add(
+        "--threads",
+        default="0",
+        metavar="N",
+        help="threads that read; 0 takes the cores, or 8 for a location [0]",
+    )
     return flags
 
 
 def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
     threads = parse_flag("threads", parsed.threads)
-    if (Path(parsed.set) / "run.json").is_file():
-        with listening() as stop, stops_at_once(stop, "verifying", UNCHANGED):
+    with listening() as stop, stops_at_once(stop, "verifying", UNCHANGED):
+        if (Path(parsed.set) / "run.json").is_file():
             return verify_run(Run(parsed.set))
+        if (location := location_of(parsed.set)) and not location.is_web:
+            from stoker.survive.remote.open import whole_copy
+
+            if stored := whole_copy(location):
+                return verify_run(Run(stored.folder), stored.damaged)
 
     # Imported here, so that --help and wrong flags do not wait for pyarrow.
     from stoker.data.verify import verify
@@ -53,7 +69,7 @@ def run(words: Sequence[str]) -> int:
         files = len({problem.file for problem in report.problems})
         say(
             f"DAMAGED: {plural(len(report.problems), 'problem')} in {plural(files, 'file')} "
-            f"({speed}); remove {parsed.set} and pack it again with 'stoker pack'"
+            f"({speed}); remove {shown(parsed.set)} and pack it again with 'stoker pack'"
         )
         return FAILED
     say(
@@ -63,13 +79,15 @@ def run(words: Sequence[str]) -> int:
     return FINISHED
 
 
-def verify_run(run: Run) -> int:
-    """Check every checkpoint of a run, and print what is wrong; the exit code. Raises NewerFormat
-    where a newer version wrote the run or one of them."""
+def verify_run(run: Run, lost: Sequence[str] = ()) -> int:
+    """Check every checkpoint of a run, and print what is wrong; the exit code. `lost` are those of
+    a store that have not arrived whole. Raises NewerFormat where a newer version wrote the run or
+    one of them."""
     folder, starts = run.path / "checkpoints", run.starts() if run.record else []
     samples = starts[-1].get("samples") if starts else None
-    problems = []
-    for name in (names := names_in(folder)):
+    problems = [f"{place} is damaged in the store: its hashes do not match" for place in lost]
+    names = names_in(folder)
+    for name in names:
         problem = problem_of(folder / name)
         if not problem and isinstance(samples, int):
             wrong = wrong_position(run, read_manifest(folder / name), samples)
@@ -78,9 +96,10 @@ def verify_run(run: Run) -> int:
     for problem in problems:
         say(problem)
     if problems:
+        all_of_them = plural(len(names) + len(lost), "checkpoint")
         say(
-            f"DAMAGED: {len(problems)} of {plural(len(names), 'checkpoint')}; 'stoker train' goes "
-            "on from the newest one that is whole"
+            f"DAMAGED: {len(problems)} of {all_of_them}; 'stoker train' goes on from the newest "
+            "one that is whole"
         )
         return FAILED
     say(f"OK: {plural(len(names), 'checkpoint')}, all hashes match")

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stoker.cli.flags import Parser
+from stoker.cli.places import kept_fresh, run_folder
 from stoker.errors import FINISHED, BadRequest
 from stoker.run.listing import runs_below
 from stoker.text import shown
@@ -26,7 +27,8 @@ def parser() -> Parser:
         "quits, x changes the x-axis, ? shows all keys.",
     )
     add = watch.add_argument
-    help = "run directories, living or ended, or folders of runs; one may be yet to begin"
+    help = "run directories or s3://BUCKET/RUN, living or ended, or folders of runs; one may be "
+    help += "yet to begin"
     add("runs", metavar="RUN", nargs="+", type=Path, help=help)
     add("--every", metavar="SECONDS", type=float, default=2.0, help="seconds between looks [2]")
     add("--once", action="store_true", help="print one screen and exit, as into a pipe")
@@ -37,11 +39,12 @@ def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
     if not parsed.every >= LEAST_S:  # also where it is not a number
         raise BadRequest(f"--every must be at least {LEAST_S} seconds, not {parsed.every:g}")
-    check_paths(parsed.runs)
+    paths = [Path(run_folder(run)) for run in parsed.runs]
+    check_paths(paths)
     if parsed.once or not (sys.stdout.isatty() and sys.stdin.isatty()):
         from stoker.show.watch.once import print_once
 
-        print_once(parsed.runs)
+        print_once(paths)
         return FINISHED
     if find_spec("textual") is None:
         raise BadRequest(
@@ -50,7 +53,8 @@ def run(words: Sequence[str]) -> int:
         )
     from stoker.show.watch.app import WatchApp
 
-    WatchApp(parsed.runs, parsed.every).run(mouse=False)
+    with kept_fresh(parsed.runs, parsed.every):
+        WatchApp(paths, parsed.every).run(mouse=False)
     return FINISHED
 
 

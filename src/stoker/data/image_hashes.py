@@ -1,6 +1,6 @@
 """One pass over a file gives its hash and, in a shard, the hash of every image.
 
-Invariants: files are opened read-only, memory holds one block a thread, and each byte is read once.
+Invariants: memory holds one block a thread, and each byte is read once, wherever it comes from.
 Hashing releases the interpreter's lock, so several threads read at the same time.
 """
 
@@ -13,8 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.stores.patience import Stopped
+
 BLOCK = 1 << 20
 SHORT_HASH = 16
+
+Sink = Callable[[memoryview], None]
+"""Takes the next block of a file."""
 
 Progress = Callable[[int, int], None]
 """Called after each block, one call at a time, with the bytes read and the bytes in all."""
@@ -40,6 +45,10 @@ class HashedFile:
     """Why the file could not be read."""
 
 
+class Unreadable(Exception):
+    """Why a file cannot be read, in a few words."""
+
+
 class ByteCounter:
     """Adds up the bytes that all threads have read, and can stop them."""
 
@@ -49,31 +58,50 @@ class ByteCounter:
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
+        """Raises Stopped where the threads shall stop."""
+        if self.stopped:
+            raise Stopped
         with self._lock:
             self.done += count
             if self._progress:
                 self._progress(self.done, self._total)
 
 
-def hash_file(path: Path, rows: Rows | None, counter: ByteCounter) -> HashedFile:
-    """Read a file once; returns its hash, its size, and which of its images do not match."""
-    whole, images = hashlib.sha256(), ImageHashes(rows)
-    buffer, offset = memoryview(bytearray(BLOCK)), 0
+def hash_blocks(
+    read: Callable[[Sink], None], rows: Rows | None, counter: ByteCounter
+) -> HashedFile:
+    """Hash the blocks that `read` passes on; returns the hash, the size, and which of the images do
+    not match."""
+    whole, images, offset = hashlib.sha256(), ImageHashes(rows), 0
+
+    def take(block: memoryview) -> None:
+        nonlocal offset
+        whole.update(block)
+        images.update(offset, block)
+        offset += len(block)
+        counter.add(len(block))
+
+    try:
+        read(take)
+    except Unreadable as error:
+        return HashedFile(trouble=str(error))
+    return HashedFile(whole.hexdigest(), offset, images.bad())
+
+
+def read_blocks(path: Path, into: Sink) -> None:
+    """Pass a file on in blocks, read-only. Raises Unreadable."""
+    buffer = memoryview(bytearray(BLOCK))
     try:
         # Reading a pipe or a device would never end.
         if not stat.S_ISREG(path.stat().st_mode):
-            return HashedFile(trouble="not a regular file")
+            raise Unreadable("not a regular file")
         with path.open("rb", buffering=0) as file:
-            while not counter.stopped and (count := file.readinto(buffer)):
-                whole.update(buffer[:count])
-                images.update(offset, buffer[:count])
-                offset += count
-                counter.add(count)
-    except FileNotFoundError:
-        return HashedFile(trouble="missing")
+            while count := file.readinto(buffer):
+                into(buffer[:count])
+    except FileNotFoundError as error:
+        raise Unreadable("missing") from error
     except OSError as error:
-        return HashedFile(trouble=f"cannot be read: {error.strerror}")
-    return HashedFile(whole.hexdigest(), offset, images.bad())
+        raise Unreadable(f"cannot be read: {error.strerror}") from error
 
 
 class ImageHashes:

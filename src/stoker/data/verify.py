@@ -1,9 +1,10 @@
 """Whether a packed set is still as it was packed: every hash is computed again.
 
-Invariants: files are opened read-only and read in blocks, whatever their size. A shard is read once
-and hashed as a whole and image by image in the same pass, so damage is reported by image. A problem
-names the file that is damaged: where the description is damaged nothing else is checked against it,
-and where an index is damaged no image is named from it.
+Invariants: files are only read, in blocks, whatever their size and wherever they are. A shard is
+read once and hashed as a whole and image by image in the same pass, so damage is reported by image.
+A problem names the file that is damaged: where the description is damaged nothing else is checked
+against it, and where an index is damaged no image is named from it. A store that fails is no
+damage.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ import pyarrow.parquet as pq
 
 from stoker.commit import json_bytes
 from stoker.data.dataset import Damaged, Dataset
-from stoker.data.image_hashes import ByteCounter, HashedFile, Progress, Rows, hash_file
+from stoker.data.image_hashes import ByteCounter, HashedFile, Progress, Rows, hash_blocks
 from stoker.data.index import Index, contradictions, read_index
 from stoker.data.seal import CACHES, NEAR_SHA256, REJECTED_SHA256, is_sealed
-from stoker.host.limits import usable_cores
+from stoker.data.set_files import SetFiles, files_of
 from stoker.text import one_line, shown
 
 MOST_NAMED = 10
@@ -69,12 +70,13 @@ class File:
 def verify(
     path: str | os.PathLike[str], *, threads: int = 0, progress: Progress | None = None
 ) -> VerifyReport:
-    """Compare a whole set with its description; 0 threads: one for each core. Raises BadRequest
-    where the folder is not a packed set."""
+    """Compare a whole set, in a folder or at a location, with its description; 0 threads: one for
+    each core, and more for a store. Raises BadRequest where it is not a packed set, and StoreError
+    where a store fails."""
     start = time.monotonic()
-    root, report = Path(path), VerifyReport()
+    report = VerifyReport()
     try:
-        description = read_description(root)
+        description = read_description(path)
     except Damaged as error:
         text = f"damaged ({error.cause}); nothing else can be checked"
         report.problems.append(Problem("dataset.json", text))
@@ -82,23 +84,25 @@ def verify(
         if not is_sealed(description):
             names = "dataset.json and rejected.parquet"
             report.notes.append(f"{names} were packed without hashes of their own: not checked")
-        check_files(root, description, report, threads or usable_cores(), progress)
-        check_other_files(root, description, report)
+        with closing(files_of(path)) as files:
+            check_files(files, description, report, threads or files.threads, progress)
+            check_other_files(files, description, report)
     report.seconds = time.monotonic() - start
     return report
 
 
-def read_description(root: Path) -> dict[str, Any]:
+def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The description of a set. Raises BadRequest where there is none, Damaged where it is."""
-    description = Dataset(root).description
-    # The seal covers the values, not how they are written: 1e-5 and 1E-5 are the same value.
-    if json_bytes(description) != (root / "dataset.json").read_bytes():
-        raise Damaged(root / "dataset.json", "it is not written as packing writes it")
-    return description
+    dataset = Dataset(path)
+    with closing(files_of(path)) as files:
+        # The seal covers the values, not how they are written: 1e-5 and 1E-5 are the same value.
+        if json_bytes(dataset.description) != files.description():
+            raise Damaged(f"{dataset.name}/dataset.json", "it is not written as packing writes it")
+    return dataset.description
 
 
 def check_files(
-    root: Path,
+    files: SetFiles,
     description: dict[str, Any],
     report: VerifyReport,
     threads: int,
@@ -106,15 +110,15 @@ def check_files(
 ) -> None:
     """Check the tables first, because the indexes list the images; then the shards, in threads."""
     tables = tables_of(description)
-    sizes = [path.stat().st_size for t in tables if (path := root / t.name).is_file()]
+    sizes = [files.size_of(table.name) for table in tables]
     splits = description["splits"].items()
     sizes += [shard["bytes"] for _, facts in splits for shard in facts["shards"]]
     counter = ByteCounter(progress, sum(sizes))
-    intact = {table.name for table in tables if check_table(root, table, counter, report)}
+    intact = {table.name for table in tables if check_table(files, table, counter, report)}
     shards = []
     for split, facts in splits:
         intact_index = f"{split}/index.parquet" in intact
-        index = checked_rows(root, split, description, report) if intact_index else None
+        index = checked_rows(files, split, description, report) if intact_index else None
         for number, shard in enumerate(facts["shards"]):
             rows = partial(index.rows, number) if index is not None else None
             shards.append(File(f"{split}/{shard['name']}", shard["sha256"], shard["bytes"], rows))
@@ -124,14 +128,22 @@ def check_files(
     pool = ThreadPoolExecutor(threads, "stoker-verify")
     try:
         contents = pool.map(
-            lambda shard: hash_file(root / shard.name, shard.rows and shard.rows(), counter), shards
+            lambda shard: hashed(files, shard, shard.rows and shard.rows(), counter), shards
         )
         for shard, content in zip(shards, contents, strict=True):
-            report.problems += shard_problems(root, shard, content, owners)
+            report.problems += shard_problems(files, shard, content, owners)
+    except BaseException:
+        files.stop()
+        raise
     finally:
         counter.stopped = True
         pool.shutdown(cancel_futures=True)
     report.bytes = counter.done
+
+
+def hashed(files: SetFiles, file: File, rows: Rows | None, counter: ByteCounter) -> HashedFile:
+    """The hashes of a file of the set."""
+    return hash_blocks(partial(files.read, file.name), rows, counter)
 
 
 def tables_of(description: dict[str, Any]) -> list[File]:
@@ -147,9 +159,9 @@ def tables_of(description: dict[str, Any]) -> list[File]:
     return tables
 
 
-def check_table(root: Path, table: File, counter: ByteCounter, report: VerifyReport) -> bool:
+def check_table(files: SetFiles, table: File, counter: ByteCounter, report: VerifyReport) -> bool:
     """Whether a table is the one that was packed; adds a problem where it is not."""
-    content = hash_file(root / table.name, None, counter)
+    content = hashed(files, table, None, counter)
     if content.trouble is None and content.sha256 == table.sha256:
         return True
     text = content.trouble or "damaged: its hash is not the one in dataset.json"
@@ -175,12 +187,12 @@ class ShardRows:
 
 
 def checked_rows(
-    root: Path, split: str, description: dict[str, Any], report: VerifyReport
+    files: SetFiles, split: str, description: dict[str, Any], report: VerifyReport
 ) -> ShardRows | None:
     """The images of a split; None, and problems in the report, where its index cannot be used."""
     name, facts = f"{split}/index.parquet", description["splits"][split]
     try:
-        index = read_index(root / name)
+        index = read_index(files.path_of(name))
         codec = description["storage"]["codec"]
         texts = contradictions(index, facts, len(description["classes"]), codec)
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -192,7 +204,7 @@ def checked_rows(
 
 
 def shard_problems(
-    root: Path, shard: File, content: HashedFile, owners: dict[str, str]
+    files: SetFiles, shard: File, content: HashedFile, owners: dict[str, str]
 ) -> list[Problem]:
     """The problems of a shard: one for the whole file, or one for each damaged image."""
     if content.trouble is not None:
@@ -207,17 +219,17 @@ def shard_problems(
     if shard.rows is None:
         text = "damaged; the images cannot be named, because its index is damaged too"
         return problems or [Problem(shard.name, text)]
-    problems += image_problems(root, shard, shard.rows(), content)
+    problems += image_problems(files, shard, shard.rows(), content)
     text = "damaged outside the images: a header, a label or padding of the tar"
     return problems or [Problem(shard.name, text)]
 
 
-def image_problems(root: Path, shard: File, rows: Rows, content: HashedFile) -> list[Problem]:
+def image_problems(files: SetFiles, shard: File, rows: Rows, content: HashedFile) -> list[Problem]:
     """The damaged images of a shard, each with its key, its offset and its original path."""
     if not content.bad:
         return []
-    index = (root / shard.name).with_name("index.parquet")
-    names = pq.read_table(index, columns=["key", "path"])
+    index = f"{shard.name.rpartition('/')[0]}/index.parquet"
+    names = pq.read_table(files.path_of(index), columns=["key", "path"])
     problems = []
     for row in content.bad[:MOST_NAMED]:
         key, path = (names.column(name)[rows.first + row].as_py() for name in ("key", "path"))
@@ -230,21 +242,24 @@ def image_problems(root: Path, shard: File, rows: Rows, content: HashedFile) -> 
     return problems
 
 
-def check_other_files(root: Path, description: dict[str, Any], report: VerifyReport) -> None:
+def check_other_files(files: SetFiles, description: dict[str, Any], report: VerifyReport) -> None:
     """Report unlisted files: shards and tables, which readers would read, as problems; or notes."""
     listed = {"dataset.json", "rejected.parquet", *CACHES}
     listed |= {table.name for table in tables_of(description)}
     for split, facts in description["splits"].items():
         listed |= {f"{split}/{shard['name']}" for shard in facts["shards"]}
+    names = files.names()
+    if names is None:
+        report.notes.append("a web server does not list its files: others were not searched for")
+        return
     others = []
-    for folder, _, names in os.walk(root):
-        below = Path(folder).relative_to(root)
-        in_parts = below.parts[:1] == (".parts",)
-        for name in sorted({(below / name).as_posix() for name in names} - listed):
-            if name.endswith((".tar", ".parquet")) and not in_parts:
-                report.problems.append(Problem(name, "not in dataset.json"))
-            else:
-                others.append(name)
+    for name in names:
+        if name in listed:
+            continue
+        if name.endswith((".tar", ".parquet")) and not name.startswith(".parts/"):
+            report.problems.append(Problem(name, "not in dataset.json"))
+        else:
+            others.append(name)
     if others:
         more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
         report.notes.append(f"not part of the set: {others[0]}{more}")

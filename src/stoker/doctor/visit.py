@@ -28,6 +28,8 @@ from stoker.measure.trials.link import LinkReport
 from stoker.measure.verdict import verdict_of
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline, one_phase
+from stoker.stores.location import is_location
+from stoker.stores.settings import cache_folder
 from stoker.train.loaders import training_view
 from stoker.train.process_group import Ranks
 from stoker.train.trials.compute import Compute, measure_compute, measure_together
@@ -88,7 +90,8 @@ class Visit:
             yield from self.with_exchange(links, compute, len(facts.gpus))
 
     def examine_environment(self) -> Findings[environment.Environment]:
-        folders = [("runs", Path("runs")), ("the set", self.folder)]
+        place = cache_folder() if self.dataset and self.dataset.store else self.folder
+        folders = [("runs", Path("runs")), ("the set", place)]
         shards = self.dataset.split("train").shards if self.dataset else []
         facts = environment.environment_here(folders if self.options.data else folders[:1])
         needs = Needs(
@@ -115,18 +118,21 @@ class Visit:
     def examine_storage(self, cores: int) -> Findings[None]:
         threads = self.recipe.threads or cores
         seconds = STORAGE_SHARE * self.options.seconds
-        yield "storage begins", (self.folder if self.options.data else "this folder",)
+        name = self.dataset.name if self.dataset else self.folder
+        yield "storage begins", (name if self.options.data else "this folder",)
         files: list[Path] = []
         image_bytes: float | None = None
         if self.dataset:
             split = self.dataset.split("train")
-            files = [split.folder / shard["name"] for shard in split.shards]
+            files = split.source.files(range(len(split.shards)))
             image_bytes = float(split.length.mean())
         elif self.options.data and (files := some_files(self.folder)):
             image_bytes = sum(path.stat().st_size for path in files) / len(files)
         if files:
-            beside = self.folder.absolute().parent
-            speed = storage.measure_storage(self.folder, files, beside, threads, seconds)
+            stored = self.dataset is not None and self.dataset.store is not None
+            folder = files[0].parent if stored else self.folder  # the cache of a set in a store
+            beside = folder.absolute().parent
+            speed = storage.measure_storage(folder, files, beside, threads, seconds)
         elif os.access(".", os.W_OK):
             speed = storage.measure_bare_storage(Path(), threads, seconds)
         else:
@@ -222,7 +228,10 @@ class Visit:
 
 
 def packed_set(data: str | None) -> Dataset | None:
-    """The packed set: the folder itself, or what packing it made; None if it is not packed."""
+    """The packed set: the folder itself, or what packing it made; None if it is not packed. Raises
+    BadRequest for a location without one."""
+    if data is not None and is_location(data):
+        return Dataset(data)
     for path in (Path(data), default_out(data)) if data is not None else ():
         if Dataset.is_packed(path):
             return Dataset(path)

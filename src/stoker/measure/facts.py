@@ -83,6 +83,10 @@ class Facts:
     """Cores that the ranks of a machine used together; None if not measured."""
     throttled_share: float = 0.0
     """The share of the time for which a CPU quota stopped the run, added up over the cores."""
+    store: str = ""
+    """Where the images come from, where that is not this machine."""
+    image_bytes: float = 0.0
+    """Mean bytes of a stored image, where they come from a store."""
     stolen_share: float = 0.0
     """The share of the CPU time that the machine asked for and its hypervisor gave to others."""
 

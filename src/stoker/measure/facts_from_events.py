@@ -190,6 +190,8 @@ class AttemptSums:
             capacity=start.get("capacity"),
             send_cpu=start.get("send_cpu") or 0.0,
             in_larger=self.in_larger,
+            store=start.get("store", ""),
+            image_bytes=start.get("image_bytes", 0.0),
             late_share=probes.mean("lock.late_share"),
             hog=probes.hog,
             hog_cores=probes.hog_cores,

@@ -118,8 +118,16 @@ def loading(part: str, *rest: str, without: str = "") -> Rule:
 
     def claim(facts: Facts) -> Claim:
         without_s = step_after(facts, facts.work(*rest), without)
-        work_s = {"read_s": facts.work("read"), "decode_s": facts.work("decode")}
-        return Claim(part, facts.part(part), without_s, {**work_s, "threads": facts.threads})
+        details: dict[str, float | str] = {
+            "read_s": facts.work("read"),
+            "decode_s": facts.work("decode"),
+            "threads": facts.threads,
+        }
+        if part != "read" or not facts.store:
+            return Claim(part, facts.part(part), without_s, details)
+        rate = facts.images * facts.image_bytes / facts.step_s
+        details |= {"store": facts.store, "image_mbit": rate * 8 / 1e6}
+        return Claim("read.store", facts.part(part), without_s, details)
 
     return claim
 

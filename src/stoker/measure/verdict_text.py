@@ -20,6 +20,7 @@ _COMPUTE = "compute: the model's forward and backward pass"
 
 NAMES = {
     "read": "reading: the model waits for bytes from storage",
+    "read.store": "the store or the link to it: the model waits for bytes from {store}",
     "decode": "decoding: the model waits for images",
     "data": "data: the model waits for images",
     "host.lock": "the host: another Python thread holds the interpreter lock",
@@ -54,6 +55,8 @@ _LOG_WAIT = "{lost_share} of a step is waiting by the mean ({lost_s} of {step_s}
 
 EVIDENCE = {
     "read": "{lost_share} of the time waiting for reads; " + _LOADING,
+    "read.store": "{lost_share} of the time waiting for the store; the images of the steps arrive "
+    "at {image_mbit} Mbit/s; " + _LOADING,
     "decode": "{lost_share} of the time waiting for decoding; " + _LOADING,
     "data": "{lost_share} of the time waiting for images",
     "host.lock": "the interpreter lock was not free at {late_share} of the sampling thread's "
@@ -96,6 +99,8 @@ MORE_EVIDENCE = {
 
 ACTIONS = {
     "read": "use a faster disk, or copy the packed set to a local disk",
+    "read.store": "fetch the set beforehand (stoker fetch {store}), store smaller images "
+    "(stoker pack --max-side), or train nearer to the store",
     "decode": "store smaller images (stoker pack --max-side) or use --codec raw, then add cores",
     "data": "use more --threads, smaller stored images or a faster disk",
     "host.lock": "move that thread's work to another process",
@@ -122,6 +127,7 @@ ACTIONS = {
 
 ANY_LOOP = {
     "read": "use a faster disk, or copy the images to a local disk",
+    "read.store": "copy the images to a local disk, or train nearer to the store",
     "decode": "store smaller images, then add cores",
     "host.small_batch": "use a larger batch, with a learning rate to match",
     "data": "load batches in other threads or processes, store smaller images, or use a faster "

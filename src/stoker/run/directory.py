@@ -87,6 +87,8 @@ class Run:
         """What was damaged in the events that were read."""
         self._lock: IO[bytes] | None = None
         self._place = Place(self.path)
+        self.taken_over: Callable[[], str] = lambda: ""
+        """Returns why this process may no longer train the run, where that is decided elsewhere."""
 
     def hold(self) -> None:
         """Note which directory this is: from here on, `require_place` compares."""
@@ -94,11 +96,14 @@ class Run:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the directory that `hold` noted."""
-        return self._place.is_held
+        """Whether the path still leads to the directory that `hold` noted, and is ours to train."""
+        return self._place.is_held and not self.taken_over()
 
     def require_place(self) -> None:
-        """Raise StokerError where the directory was moved, removed or replaced since `hold`."""
+        """Raise StokerError where the directory was moved, removed or replaced since `hold`, or
+        where another process has taken the run over."""
+        if reason := self.taken_over():
+            raise StokerError(reason)
         if not self.is_in_place:
             raise StokerError(self._place.lost())
 
@@ -234,6 +239,11 @@ class Run:
         except (OSError, ValueError) as error:
             return isinstance(error, BlockingIOError)
         return False
+
+    @property
+    def holds_lock(self) -> bool:
+        """Whether this process has the lock."""
+        return self._lock is not None
 
     def unlock(self) -> None:
         if self._lock:

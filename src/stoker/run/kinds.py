@@ -168,6 +168,8 @@ KINDS: Mapping[str, Table] = {
         "capacity": Field(optional(is_number), None),
         "send_cpu": Field(optional(is_number), None),
         "loading_threads": Field(is_count, 1),
+        "store": Field(is_text),
+        "image_bytes": Field(is_number),
         "best": Field(is_number, -1.0),
         "torn": Field(_texts, []),
         "steps": Field(is_whole, 0),

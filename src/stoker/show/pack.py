@@ -51,7 +51,7 @@ def summary_lines(
     shards = sum(len(split["shards"]) for split in dataset.description["splits"].values())
     small, median, large = (f"{width}x{height}" for width, height in report["sizes"]["pixels"])
     lines = [
-        f"{dataset.path}: {plural(sum(report['images'].values()), 'image')} ({counts}) in "
+        f"{dataset.name}: {plural(sum(report['images'].values()), 'image')} ({counts}) in "
         f"{plural(len(dataset.classes), 'class')}, {size(report['sizes']['bytes'])} in "
         f"{plural(shards, 'shard')} ({dataset.description['storage']['codec']})",
         f"  sizes     {small} smallest, {median} median, {large} largest",
@@ -87,7 +87,7 @@ def near_lines(dataset: Dataset, near: dict[str, Any]) -> list[str]:
     return [
         f"  alike     {plural(near['pairs'], 'pair')} of images look nearly the same "
         f"({pair['path']} and {pair['other_path']})",
-        f"            all of them: {dataset.path / 'near_duplicates.parquet'}",
+        f"            all of them: {dataset.name}/near_duplicates.parquet",
     ]
 
 
@@ -134,7 +134,7 @@ def attention_lines(dataset: Dataset, report: dict[str, Any]) -> list[str]:
         for row in report["rejected"]
     ]
     if report["rejected"]:
-        lines.append(f"            all of them: {dataset.path / 'rejected.parquet'}")
+        lines.append(f"            all of them: {dataset.name}/rejected.parquet")
     for split, count in report["duplicates"]["across"].items():
         pair = report["duplicates"]["examples"][split][0]
         lines.append(

@@ -30,10 +30,11 @@ KEPT = "finished shards are kept"
 def plan_packing(shared: SharedPack, tasks: int) -> Plan:
     """The cells of a pack, after claiming its target. Raises BadRequest."""
     request, shards = shared.prepare()
+    target = shared.job.target
     shares = min(shards, SHARES_PER_TASK * tasks)
     meaning = {
         "source": str(Path(shared.source).absolute()),
-        "out": str(shared.job.target.absolute()),
+        "out": target.out if target.is_stored else str(target.work.absolute()),
         "storage": asdict(shared.job.storage),
         "options": {**asdict(shared.job.options), "columns": dict(shared.job.options.columns)},
         "request": request,
@@ -91,7 +92,7 @@ def finish_pack_cell(folder: Path, meaning: Mapping[str, Any], stop: StopRequest
 def shared_of(meaning: Mapping[str, Any]) -> SharedPack:
     return SharedPack.of(
         meaning["source"],
-        Path(meaning["out"]),
+        meaning["out"],
         Storage(**meaning["storage"]),
         PackOptions.of(meaning["options"]),
     )

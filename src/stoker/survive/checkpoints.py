@@ -25,8 +25,10 @@ from stoker.errors import NewerFormat, StokerError
 from stoker.faults import reach
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from stoker.survive.manifest import (
+    DIVERGED,
     MARKER,
     NAME,
+    TORN,
     manifest_of,
     names_in,
     pointer,
@@ -36,7 +38,6 @@ from stoker.survive.manifest import (
 
 SLOWEST_S = 600.0
 """A save that takes longer counts as hanging."""
-TORN, DIVERGED = ".torn", ".diverged"
 
 
 @dataclass(frozen=True)

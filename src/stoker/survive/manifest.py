@@ -21,6 +21,8 @@ from stoker.text import shown
 FORMAT = 1
 """Format number of a checkpoint. A manifest.json without one has format 1."""
 MARKER = "COMMITTED"
+TORN, DIVERGED = ".torn", ".diverged"
+"""Endings of folders that were set aside, see survive/checkpoints.py."""
 FILES = ("weights.safetensors", "ema.safetensors", "state.pt")
 REQUIRED = ("weights.safetensors", "state.pt")
 NAME = re.compile(r"\d{9,}(-\d+)?")

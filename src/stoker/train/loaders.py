@@ -63,11 +63,14 @@ class Prepared:
     fit: Fit
     start: Start | None = None
     """The weights that the model has now, if any were loaded; a checkpoint replaces them."""
+    machines: int = 1
+    """How many machines train together, as far as each has as many ranks as this one."""
 
     @property
     def lanes(self) -> int:
         """The number of lanes of the order that suits this recipe."""
-        return lanes_for(len(self.split), [s.batch_size for s in self.timeline.stretches])
+        sizes = [stretch.batch_size for stretch in self.timeline.stretches]
+        return lanes_for(len(self.split), sizes, machines=self.machines)
 
     def weights_on(self, device: torch.device) -> Tensor | None:
         """The weights of the classes on a device; None where all count the same."""
@@ -102,7 +105,10 @@ def prepare(
     model, normalise = build_on_device(recipe, len(dataset.classes), ranks.device)
     check_image_sizes(model, recipe, len(dataset.classes))
     plan_freeze(recipe, model)
-    prepared = Prepared(dataset, recipe, split, evaluated, timeline, model, normalise, fit)
+    machines = ranks.world // max(ranks.local_world, 1)
+    prepared = Prepared(
+        dataset, recipe, split, evaluated, timeline, model, normalise, fit, machines=machines
+    )
     if known_input is None:
         return with_start(prepared)
     return replace(prepared, normalise=normalise_of(known_input, normalise))
@@ -209,14 +215,14 @@ def build_loaders(
     recipe, split, fit = prepared.recipe, prepared.split, prepared.fit
     fitted_loader = partial(BatchLoader, threads=fit.threads, prefetch=fit.prefetch)
     memory = partial(transfer.memory, fit.prefetch + 2)
-    options = LoaderOptions(memory=memory, cache_bytes=fit.cache_bytes)
+    options = LoaderOptions(memory=memory, cache_bytes=fit.cache_bytes, report=report)
 
     def draw(batch: Batch, samples: Ints, epochs: Ints) -> MixNumbers | None:
         return draw_mix(recipe, batch.image_size, samples, epochs)
 
     view = training_view(recipe)
     order = Order(split.shard_sizes, prepared.dataset.fingerprint, recipe.seed, lanes)
-    training = replace(options, draw=draw, on_damage=recipe.on_damage, report=report)
+    training = replace(options, draw=draw, on_damage=recipe.on_damage)
     loader = fitted_loader(split, order, view, rank=ranks.rank, world=ranks.world, options=training)
     if prepared.evaluated is None:
         return Loaders(loader, None)

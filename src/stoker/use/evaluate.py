@@ -174,7 +174,7 @@ def report_on(
     try:
         paths = selection.split.paths_of(selection.samples[chosen].tolist())
     except (OSError, pa.ArrowException) as error:
-        file = selection.split.folder / "index.parquet"
+        file = selection.split.index_file
         raise StokerError(f"cannot read {file}: {one_line(str(error))}") from error
     rows = worst_samples(chosen, selection.samples, paths, labels, answers)
     return replace(report, worst=rows)

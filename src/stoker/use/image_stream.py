@@ -35,6 +35,7 @@ from stoker.data.sources.archives import (
 from stoker.data.sources.item import Item
 from stoker.data.sources.layout import is_hidden, is_image
 from stoker.errors import BadRequest, StokerError
+from stoker.stores.location import is_location
 from stoker.text import shown
 
 LONGEST_PATH = 1 << 16
@@ -148,7 +149,7 @@ def stored_images(path: str, split: str) -> StoredImages:
     splits = dataset.description["splits"]
     if split and split not in splits:
         raise BadRequest(
-            f"{dataset.path} has no split called '{split}': it has {', '.join(splits)}"
+            f"{dataset.name} has no split called '{split}': it has {', '.join(splits)}"
         )
     return StoredImages(dataset, (split,) if split else tuple(splits))
 
@@ -157,7 +158,7 @@ def matches(word: str) -> list[str]:
     """The path itself, or the paths that a pattern matches, sorted. Raises BadRequest without any.
     Of a pattern with ** folders are left out, because it matches what is in them; files that are
     neither images nor archives by their names are left out of every pattern."""
-    if word == STDIN or os.path.lexists(word):
+    if word == STDIN or os.path.lexists(word) or is_set_in_store(word):
         return [word]
     if glob.has_magic(word):
         deep = "**" in word
@@ -270,3 +271,8 @@ def kind_of(entry: os.DirEntry[str]) -> str:
     if not (Path(entry.path).is_file() if is_link else entry.is_file()):
         return "not a regular file"
     return "image" if is_image(entry.name) else NO_IMAGE
+
+
+def is_set_in_store(word: str) -> bool:
+    """Whether a word names a location with a packed set."""
+    return is_location(word) and Dataset.is_packed(word)

@@ -193,6 +193,6 @@ def require_same_classes(classes: list[str], source: StoredImages) -> None:
     if others != classes:
         difference = class_difference(classes, others) or "; the same ones in another order"
         raise BadRequest(
-            f"{shown(str(source.dataset.path))} has other classes than the model{difference}: to "
+            f"{shown(source.dataset.name)} has other classes than the model{difference}: to "
             "predict its images all the same, name the folder or archive they come from"
         )

@@ -68,7 +68,7 @@ def split_to_evaluate(dataset: Dataset, split: str, trained_on: object) -> str:
         if split not in names:
             known = ", ".join(names) or "no images"
             raise BadRequest(
-                f"--split {shown(split)}: {dataset.path} has no images in it; it has {known}"
+                f"--split {shown(split)}: {dataset.name} has no images in it; it has {known}"
             )
         return split
     if dataset.eval_split:
@@ -76,7 +76,7 @@ def split_to_evaluate(dataset: Dataset, split: str, trained_on: object) -> str:
     if len(names) == 1 and dataset.fingerprint != trained_on:
         return str(names[0])
     raise BadRequest(
-        f"{dataset.path} has no split to evaluate on (val or test), and the model was trained on "
+        f"{dataset.name} has no split to evaluate on (val or test), and the model was trained on "
         "it: --split train evaluates on the training images"
     )
 
@@ -97,7 +97,7 @@ def select(dataset: Dataset, name: str, classes: list[str]) -> Selection:
     left_out = {known: images for known, images in left_out.items() if images}
     if not len(samples):
         raise BadRequest(
-            f"{dataset.path} has no image in {name} of a class that the model knows: it has "
+            f"{dataset.name} has no image in {name} of a class that the model knows: it has "
             f"{plural(len(stored), 'image')} of {some(list(left_out)) or 'no class'}"
         )
     return Selection(name, split, samples, left_out)
@@ -108,7 +108,7 @@ def nothing_in_common(dataset: Dataset, classes: list[str]) -> str:
     splits = [name for name in dataset.classes if LIKE_A_SPLIT.fullmatch(name.lower())]
     hint = ": name one of these folders" if splits == dataset.classes else ""
     return (
-        f"{dataset.path} and the model have no class in common: the set has "
+        f"{dataset.name} and the model have no class in common: the set has "
         f"{some(dataset.classes)}{hint}; the model knows {some(classes)}"
     )
 

@@ -145,9 +145,9 @@ def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture
         ("show_config", "did you mean 'show-config'?"),
         (
             "xyzzy",
-            "the verbs are train, pack, verify, doctor, selftest, bench, plan, evaluate, predict, "
-            "export, watch, report, explain, runs, track, prices, sweep, tickets, work, launch, "
-            "requeue, lease, show-config, show-batch",
+            "the verbs are train, pack, verify, upload, fetch, doctor, selftest, bench, plan, "
+            "evaluate, predict, export, watch, report, explain, runs, track, prices, sweep, "
+            "tickets, work, launch, requeue, lease, show-config, show-batch",
         ),
     ],
 )

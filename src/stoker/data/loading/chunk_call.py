@@ -21,6 +21,7 @@ from stoker.data.images import jpeg_region
 from stoker.data.loading.crops import Boxes, View, boxes
 from stoker.data.loading.hash_check import HashCheck
 from stoker.data.loading.render import RENDERERS, Pixels, scratch
+from stoker.data.shards import OpenShard
 
 Ints = NDArray[np.int64]
 Read = Callable[[int, bytearray], memoryview]
@@ -128,28 +129,33 @@ class ChunkCall:
         rows[:, WIDTH], rows[:, HEIGHT] = split.widths[samples], split.heights[samples]
         rows[:, SAMPLE], rows[:, EPOCH], rows[:, PLACE] = samples, epochs, 0
         ids = samples.tolist()
-        if self._read is None and self._hashes.all_matched(ids):
+        files = None if self._read else self._open(rows, ids)
+        if files is not None and self._hashes.all_matched(ids):
             steps, stored = extra.READ | extra.SHOW, scratch(self._largest, "stored")
-            files = self._open(rows, ids)
             outcomes, *seconds = extra.fill(
                 rows, self._view, stored, None, images, size, steps, self._raw
             )
-            del files  # open until here
         else:
             outcomes, seconds = bytearray(len(ids)), [0.0, 0.0]
             for part in self._parts(rows):
-                stored, *read_s = self._read_and_compare(rows[part], ids[part])
+                stored, *read_s = self._read_and_compare(rows[part], ids[part], files is not None)
                 call = (rows[part], self._view, stored, None, images[part], size, extra.SHOW)
                 outcomes[part] = extra.fill(*call, self._raw)[0]
                 seconds = [a + b for a, b in zip(seconds, read_s, strict=True)]
+        del files  # open until here
         return [number for number, outcome in enumerate(outcomes) if outcome], *seconds
 
-    def _open(self, rows: Ints, samples: list[int]) -> list[Any]:
-        """Write the files of the samples into their rows; they are open while the list exists."""
+    def _open(self, rows: Ints, samples: list[int]) -> list[OpenShard] | None:
+        """Write the files of the samples into their rows; they are open while the list exists. None
+        where a shard is not a file of this machine."""
         shards = self._split.shard[samples].tolist()
-        opened = {shard: self._split.open_shard(shard) for shard in set(shards)}
-        rows[:, FILE] = [opened[shard].handle for shard in shards]
-        return list(opened.values())
+        opened = {shard: self._split.source.open(shard) for shard in set(shards)}
+        files = [file for file in opened.values() if file is not None]
+        if len(files) < len(opened):
+            return None
+        handles = {shard: file.handle for shard, file in zip(opened, files, strict=True)}
+        rows[:, FILE] = [handles[shard] for shard in shards]
+        return files
 
     def _parts(self, rows: Ints) -> Iterator[slice]:
         """Parts of a chunk whose stored bytes are at most STORED_BYTES, or single images."""
@@ -162,22 +168,25 @@ class ChunkCall:
             total += length
         yield slice(begin, len(rows))
 
-    def _read_and_compare(self, rows: Ints, samples: list[int]) -> tuple[bytearray, float, float]:
+    def _read_and_compare(
+        self, rows: Ints, samples: list[int], opened: bool
+    ) -> tuple[bytearray, float, float]:
         """The stored bytes of some samples, seconds of reading, and their CPU time. The row of an
-        image that cannot be read or does not match its hash gets a length of 0: it is not shown."""
+        image that cannot be read or does not match its hash gets a length of 0: it is not shown.
+        `opened`: the rows have the files."""
+        read = None if opened else self._read or self._split.bytes_of
         stored = scratch(int(rows[-1, PLACE] + rows[-1, LENGTH]), "stored")
         view, outcomes, seconds = memoryview(stored), bytearray(len(samples)), [0.0, 0.0]
-        if self._read is None:
-            files, no_pixels = self._open(rows, samples), bytearray(3 * len(samples))
+        if read is None:
+            no_pixels = bytearray(3 * len(samples))
             outcomes, *seconds = extra.fill(
                 rows, None, stored, None, no_pixels, 1, extra.READ, self._raw
             )
-            del files
         for number, sample in enumerate(samples):
             place = int(rows[number, PLACE])
             data = view[place : place + int(rows[number, LENGTH])]
-            if self._read is not None:
-                data[:] = self._read(sample, scratch(self._largest, "single"))
+            if read is not None:
+                data[:] = read(sample, scratch(self._largest, "single"))
             if outcomes[number] or not self._hashes.matches(sample, data):
                 rows[number, LENGTH] = 0
         return stored, seconds[0], seconds[1]

@@ -20,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 import cv2
@@ -33,9 +34,10 @@ from stoker.data.loading.chunk_call import ChunkCall
 from stoker.data.loading.crops import Boxes, View, boxes
 from stoker.data.loading.damage import Damage
 from stoker.data.loading.hash_check import MISMATCH, HashCheck
-from stoker.data.loading.order import Arrangement
+from stoker.data.loading.order import Arrangement, Order
 from stoker.data.loading.render import RENDERERS, render_jpeg, scratch
 from stoker.data.loading.small_images import CACHE_BYTES, SmallImages, suits
+from stoker.data.shards import print_note
 from stoker.errors import StokerError
 from stoker.faults import is_armed, reach
 from stoker.host.limits import usable_cores
@@ -55,6 +57,10 @@ CHUNK = 16
 """Images of one task: enough to make the queue cheap, few enough to share the end of a batch."""
 SMALL_CHUNK = 128
 """Images of one task where one call makes many of them."""
+SHARDS_AHEAD = 4
+"""Shards of a store that are fetched ahead where samples come in the order of the set."""
+TRIES_AGAIN = 3
+"""How often a damaged image of a store is read again before it counts as damaged."""
 MOST_CHUNKS = 4
 """With the compiled extra a task has up to so many times these images."""
 WORK = ("read", "decode", "cpu", "read_cpu")
@@ -127,8 +133,9 @@ class LoaderOptions:
     """Use the compiled extra where it is installed; the bytes are the same without it."""
     check_hashes: bool = True
     """Compare each image with its hash when it is first read."""
-    report: Callable[[str], None] = lambda message: None
-    """Called with a message for each damaged image that was replaced."""
+    report: Callable[[str], None] = print_note
+    """Called with a message for each damaged image that was replaced, and about a store that has
+    failed for some seconds, by the thread that asks for batches."""
     read: Callable[[int, bytearray], memoryview] | None = None
     """Returns a sample's stored bytes; without it they are read from the split's shards."""
     fill: Callable[[Loaded, Boxes | None, int, int], ReadSeconds] | None = None
@@ -185,7 +192,11 @@ class BatchLoader:
         compiled = options.compiled and chunk_call.extra is not None and not is_armed("read")
         self._chunks = ChunkCall(split, view, self._hashes, options.read) if compiled else None
         self._largest = split.largest[0]
+        replaced = options.read or options.fill or self._small
+        self._gathers = not (split.source.is_local or replaced)
         self._memory = options.memory()
+        self._notes: deque[str] = deque()
+        split.source.tell(self._notes.append)
         # OpenCV's own threads would compete with ours for the same cores.
         cv2.setNumThreads(0)
         self.threads = threads or usable_cores()
@@ -193,6 +204,7 @@ class BatchLoader:
 
     def close(self, patience_s: float = 1.0) -> None:
         """End the threads. Waits at most `patience_s` for one that is blocked by its storage."""
+        self.split.source.close()
         end_threads(self._threads, patience_s)
 
     def batches(
@@ -209,14 +221,41 @@ class BatchLoader:
                 if not ahead:
                     return
                 loaded = ahead.popleft()
-                wait_for(loaded.futures, waiting)
-                for message in self._damage.new_messages():
-                    self.options.report(message)
+                self._follow(loaded.batch)
+                wait_for(loaded.futures, partial(self._while_waiting, waiting))
+                self._report()
                 yield loaded
                 self._memory.give_back(loaded.images)
         finally:
             for future in [future for loaded in ahead for future in loaded.futures]:
                 future.cancel()
+
+    def _while_waiting(self, waiting: Callable[[float], None], seconds: float) -> None:
+        self._report()
+        waiting(seconds)
+
+    def _report(self) -> None:
+        for message in self._damage.new_messages():
+            self.options.report(message)
+        while self._notes:
+            self.options.report(self._notes.popleft())
+
+    def _follow(self, batch: Batch) -> None:
+        """Tell the shards that a batch is next, so that those behind it are fetched."""
+        source = self.split.source
+        if not source.is_local:
+            source.follow(partial(self._upcoming, batch))
+
+    def _upcoming(self, batch: Batch) -> Iterable[int]:
+        """The shards that this rank needs from a batch on, the soonest first."""
+        if isinstance(self.order, Order):
+            edges = cuts(batch.size, self.world)
+            part = edges[self.rank], edges[self.rank + 1]
+            lanes = self.order.lanes_of(batch.position, batch.size, *part)
+            return self.order.upcoming(batch.position, lanes)
+        first = int(self.order.part(batch.position, batch.size, 0, 1)[0][0])
+        shard = int(self.split.shard[first])
+        return range(shard, min(shard + SHARDS_AHEAD, len(self.split.shards)))
 
     def _begin(self, batch: Batch) -> Loaded:
         """Have this rank's part of a batch made."""
@@ -247,7 +286,8 @@ class BatchLoader:
         loaded.chunk_seconds.append((0.0, wall_s, cpu_s, 0.0))
         # A task of its own: it may take long at the end of an epoch, and nothing waits for it.
         ahead = batch.position + LOOK_AHEAD * batch.size
-        self._threads.submit(self.order.look_ahead, ahead, batch.size)
+        part = begin, begin + count
+        self._threads.submit(self.order.look_ahead, ahead, batch.size, *part)
 
     def _chunk_images(self, count: int) -> int:
         """Images of one task, for a batch of so many. A task hands the interpreter lock over a few
@@ -273,7 +313,11 @@ class BatchLoader:
         began, cpu_began = time.perf_counter(), time.thread_time()
         reach("decode")
         fill = self.options.fill or (self._fill_small if self._small else self._fill_each)
+        if self._gathers:
+            self.split.gather(loaded.samples[start:stop])
+        gather_s = time.perf_counter() - began
         read_s, read_cpu_s = fill(loaded, crops, start, stop)
+        read_s += gather_s if self._gathers else 0.0
         if self.view.augmentation.changes_pixels:
             samples, epochs = loaded.samples[start:stop], loaded.epochs[start:stop]
             images = loaded.images[start:stop]
@@ -338,7 +382,10 @@ class BatchLoader:
         """Show another image, with its own label. Raises StokerError where that is not allowed."""
         epoch = loaded.epochs[number : number + 1]
         damaged = int(loaded.samples[number])
-        for sample in self._damage.substitutes(damaged, int(epoch[0]), error):
+        substitutes = self._damage.substitutes(damaged, int(epoch[0]), error)
+        renew = partial(self.split.source.renew, int(self.split.shard[damaged]))
+        again = (damaged for _ in range(TRIES_AGAIN) if renew())
+        for sample in chain(again, substitutes):
             other = np.array([sample])
             width, height = self.split.widths[other], self.split.heights[other]
             crop = boxes(self.view, loaded.batch.image_size, other, epoch, width, height)

@@ -14,6 +14,8 @@ Memory is O(shards) and some windows, whatever the number of samples.
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -27,20 +29,26 @@ Ints = NDArray[np.int64]
 
 WINDOW = 4096
 MAX_LANES = 64
-_WINDOWS_KEPT = 4 * MAX_LANES
+"""Lanes of a run on fewer machines than that."""
+_WINDOWS_KEPT = 4
 
 
-def lanes_for(samples: int, batch_sizes: list[int], window: int = WINDOW) -> int:
+def lanes_for(samples: int, batch_sizes: list[int], window: int = WINDOW, machines: int = 1) -> int:
     """The largest power of two that leaves a lane at least a window long and divides half of every
-    batch, so that parts of a batch end where lanes end."""
+    batch, so that parts of a batch end where lanes end. On more than MAX_LANES machines as many
+    lanes as machines, where that leaves such lanes: then each machine has lanes of its own."""
+    if machines > MAX_LANES and fits(machines, samples, batch_sizes, window):
+        return machines
     lanes = 1
-    while (
-        2 * lanes <= MAX_LANES
-        and samples // (2 * lanes) >= window
-        and all(size % (4 * lanes) == 0 for size in batch_sizes)
-    ):
+    while 2 * lanes <= MAX_LANES and fits(2 * lanes, samples, batch_sizes, window):
         lanes *= 2
     return lanes
+
+
+def fits(lanes: int, samples: int, batch_sizes: list[int], window: int) -> bool:
+    """Whether lanes are at least a window long, and half of every batch has the same number of
+    samples of each."""
+    return samples // lanes >= window and all(size % (2 * lanes) == 0 for size in batch_sizes)
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,8 @@ class Order:
             raise ValueError("an order needs at least one sample, and the shards hold none")
         # Two threads may compute the same at once: the results are equal.
         self.plan = lru_cache(2)(self._make_plan)
-        self._window = lru_cache(_WINDOWS_KEPT)(self._make_window)
+        kept = _WINDOWS_KEPT * max(self.lanes, MAX_LANES)
+        self._window = lru_cache(kept)(self._make_window)
 
     def _make_plan(self, epoch: int) -> EpochPlan:
         """Shard permutation and lane cuts of an epoch."""
@@ -101,13 +110,16 @@ class Order:
         ids: Ints = self._first_of_shard[plan.shards[slots]] + shuffled - plan.starts[slots]
         return ids
 
-    def look_ahead(self, position: int, size: int) -> None:
-        """Compute the windows of a later batch: a new epoch needs a new one in every lane. The
-        first and the last positions of the lanes are enough, unless a batch has whole windows."""
-        end = position + size
-        edges = {*range(position, min(position + self.lanes, end))}
-        edges.update(range(max(end - self.lanes, position), end))
-        self.samples_at(np.array(sorted(edges), dtype=np.int64))
+    def look_ahead(self, position: int, size: int, begin: int, end: int) -> None:
+        """Compute the windows of one contiguous part of a later batch: a new epoch needs a new one
+        in every lane. The first and the last position of each lane are enough, unless a batch has
+        whole windows."""
+        positions = self.arranged(position, size)[begin:end]
+        if not len(positions):
+            return
+        changes = np.flatnonzero(np.diff(positions % self.lanes)) + 1
+        edges = {0, *changes.tolist(), *(changes - 1).tolist(), len(positions) - 1}
+        self.samples_at(positions[sorted(edges)])
 
     def samples_at(self, positions: Ints) -> Ints:
         """The sample id at each global position."""
@@ -138,13 +150,41 @@ class Order:
         positions = self.arranged(position, size)[begin:end]
         return self.samples_at(positions), positions // self.samples
 
+    def lanes_of(self, position: int, size: int, begin: int, end: int) -> set[int]:
+        """The lanes that one contiguous part of a batch takes samples from."""
+        return set((self.arranged(position, size)[begin:end] % self.lanes).tolist())
+
+    def upcoming(self, position: int, lanes: Iterable[int]) -> Iterator[int]:
+        """The shards that some lanes need from a position on, the soonest first, to the end of the
+        next epoch. A window needs all of its shards when its first sample is due; a shard comes
+        once for each window that it is part of."""
+        needs = [self._lane_needs(position, lane) for lane in lanes]
+        return (shard for _, shard in heapq.merge(*needs, key=lambda need: need[0]))
+
+    def _lane_needs(self, position: int, lane: int) -> Iterator[tuple[int, int]]:
+        """The shards of a lane, each with the position from which on it is needed."""
+        now = position // self.samples
+        for epoch in (now, now + 1):
+            plan = self.plan(epoch)
+            first, begin = int(plan.lane_first[lane]), int(plan.lane_starts[lane])
+            length = int(plan.lane_starts[lane + 1]) - begin
+            passed = max(-(-(position - first) // self.lanes), 0)
+            for offset in range(passed // self.window * self.window, length, self.window):
+                window = begin + offset, begin + min(offset + self.window, length) - 1
+                slots = np.searchsorted(plan.starts, window, side="right") - 1
+                due = max(first + offset * self.lanes, position)
+                for shard in plan.shards[slots[0] : slots[1] + 1].tolist():
+                    if self.shard_sizes[shard]:
+                        yield due, shard
+
 
 class Arrangement(Protocol):
-    """Anything that maps a part of a batch to its samples and their epochs."""
+    """Anything that maps a part of a batch to its samples and their epochs. One that knows which
+    shards come next has `lanes_of` and `upcoming`, as an Order does."""
 
     def part(self, position: int, size: int, begin: int, end: int) -> tuple[Ints, Ints]: ...
 
-    def look_ahead(self, position: int, size: int) -> None: ...
+    def look_ahead(self, position: int, size: int, begin: int, end: int) -> None: ...
 
 
 class InOrder:
@@ -154,5 +194,5 @@ class InOrder:
         samples = np.arange(position + begin, position + end, dtype=np.int64)
         return samples, np.zeros_like(samples)
 
-    def look_ahead(self, position: int, size: int) -> None:
+    def look_ahead(self, position: int, size: int, begin: int, end: int) -> None:
         """Nothing is computed ahead."""

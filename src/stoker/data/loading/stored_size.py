@@ -26,6 +26,6 @@ def enlarged_note(split: SplitIndex, storage: Mapping[str, Any], image_size: int
         flag = "--min-side" if by_shorter else "--max-side"
         remedy += f", or pack the images again with {flag} above {limit}"
     return (
-        f"image_size = {image_size} is above what is stored: the images of {split.folder.name} "
+        f"image_size = {image_size} is above what is stored: the images of {split.name} "
         f"have a shorter side of {int(np.median(shorter))} px (median) and are enlarged: {remedy}"
     )

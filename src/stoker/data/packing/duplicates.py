@@ -53,6 +53,15 @@ def duplicates(tables: dict[str, pa.Table]) -> dict[str, Any]:
     return report
 
 
+def with_repeated(tables: dict[str, pa.Table], repeated: NDArray[np.void]) -> dict[str, pa.Table]:
+    """The rows whose pixel hash occurs more than once, in their order. `duplicates` finds the same
+    in them as in all rows: it counts and names no image that is there only once."""
+    return {
+        split: table.filter(pa.array(np.isin(pixel_hashes(table), repeated)))
+        for split, table in tables.items()
+    }
+
+
 def conflicting_labels(table: pa.Table) -> dict[str, Any]:
     """Images with the same pixels under several labels: how many there are, and pairs of rows
     (path, label) for some; empty where there are none."""

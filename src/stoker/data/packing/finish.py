@@ -1,12 +1,11 @@
 """The end of packing: the parts become an index for each split, and the set is committed.
 
-Invariants: `dataset.json` is written last; a folder without it is not a set. The folder then holds
+Invariants: `dataset.json` is written last; a target without it is not a set. The target then holds
 the files that the description lists and no other shard or table.
 """
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,54 +14,59 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stoker.commit import publish, sha256_file, sha256_json, temporary, write_json
+from stoker.commit import publish, sha256_file, sha256_json, temporary
 from stoker.data.images.encode import Storage
 from stoker.data.packing.duplicates import near_duplicates
 from stoker.data.packing.report import describe
-from stoker.data.packing.shard import part_facts, part_path
+from stoker.data.packing.shard import TaskPlace
+from stoker.data.packing.target.part import part_facts
+from stoker.data.packing.target.target import PackTarget
 from stoker.data.seal import FORMAT, NEAR_SHA256, REJECTED_SHA256, sealed
 from stoker.data.sources.layout import Listing
 from stoker.errors import BadRequest
 
 
 def finish(
-    target: Path,
+    target: PackTarget,
     listing: Listing[Any],
     counts: dict[str, int],
     storage: Storage,
     request: str,
+    place: TaskPlace,
     least_classes: int = 2,
-) -> None:
-    """Write the tables and the description of a set, whose splits have these counts of shards.
-    Raises BadRequest where the training images that could be read have fewer than `least_classes`.
-    """
+) -> bool:
+    """Write the tables and the description of a set, whose splits have these counts of shards;
+    False where another process has made the target a set. `place` may count its parts. Raises
+    BadRequest where the training images that could be read have fewer than `least_classes`."""
     splits: dict[str, dict[str, Any]] = {}
     tables: dict[str, pa.Table] = {}
     rejected = []
     unused = ["reason"] if storage.near_duplicates else ["reason", "look"]
-    for split in listing.splits:
-        paths = [part_path(target, split, number) for number in range(counts[split])]
+    parts, folder = target.parts(counts), target.work
+    for split, paths in parts.items():
         shards = [pq.read_table(path) for path in paths]
         rows = pa.concat_tables([shard.replace_schema_metadata(None) for shard in shards])
         rejected.append(rejects_of(rows, split))
         tables[split] = rows.filter(rows.column("reason").is_null()).drop_columns(unused)
         splits[split] = {
             "images": tables[split].num_rows,
-            "index_sha256": write_table(target / split / "index.parquet", tables[split]),
+            "index_sha256": write_table(folder / split / "index.parquet", tables[split]),
             "shards": [describe_shard(*numbered) for numbered in enumerate(shards)],
         }
     require_readable(listing, tables["train"], rejected[0], least_classes)
     rejects = pa.concat_tables(rejected)
-    hashes = {REJECTED_SHA256: write_table(target / "rejected.parquet", rejects)}
-    report = describe(listing, tables, rejects)
+    hashes = {REJECTED_SHA256: write_table(folder / "rejected.parquet", rejects)}
+    rows = sum(table.num_rows for table in tables.values())
+    # The parts of a set in a store were downloaded: other machines do not have them.
+    counted = None if target.is_stored else place.count(parts, rows, len(listing.classes))
+    report = describe(listing, tables, rejects, counted)
     if storage.near_duplicates:
         pairs = near_duplicates(tables)
-        hashes[NEAR_SHA256] = write_table(target / "near_duplicates.parquet", pairs)
+        hashes[NEAR_SHA256] = write_table(folder / "near_duplicates.parquet", pairs)
         report["near"] = {"pairs": pairs.num_rows, "examples": pairs.slice(0, 5).to_pylist()}
-    tar_hashes = {name: [shard["sha256"] for shard in splits[name]["shards"]] for name in splits}
     description = {
         "format": FORMAT,
-        "fingerprint": sha256_json([listing.classes, tar_hashes])[:16],
+        "fingerprint": fingerprint_of(listing.classes, splits),
         "request": request,
         "classes": list(listing.classes),
         "storage": asdict(storage),
@@ -71,9 +75,13 @@ def finish(
         "report": report,
         **hashes,
     }
-    remove_other_shards(target, splits)
-    write_json(target / "dataset.json", sealed(description))
-    clear_up(target)
+    return target.commit(sealed(description))
+
+
+def fingerprint_of(classes: tuple[str, ...], splits: dict[str, dict[str, Any]]) -> str:
+    """A hash of the classes and of every shard's bytes."""
+    tar_hashes = {name: [shard["sha256"] for shard in splits[name]["shards"]] for name in splits}
+    return sha256_json([classes, tar_hashes])[:16]
 
 
 def require_readable(
@@ -111,27 +119,10 @@ def describe_shard(number: int, part: pa.Table) -> dict[str, Any]:
     }
 
 
-def remove_other_shards(target: Path, splits: dict[str, dict[str, Any]]) -> None:
-    """Remove shards of an interrupted pack with other settings, which a reader of `*.tar` reads."""
-    for split in ("train", "val", "test"):
-        listed = {shard["name"] for shard in splits.get(split, {}).get("shards", ())}
-        for tar in (target / split).glob("*.tar"):
-            if tar.name not in listed:
-                tar.unlink()
-        if split not in splits and (target / split).is_dir():
-            shutil.rmtree(target / split)
-
-
 def write_table(path: Path, table: pa.Table) -> str:
     """Write a Parquet file, complete or not at all; returns its SHA-256."""
+    path.parent.mkdir(exist_ok=True)
     draft = temporary(path)
     pq.write_table(table, draft)
     publish(draft, path)
     return sha256_file(path)
-
-
-def clear_up(target: Path) -> None:
-    """Remove the parts of a committed set, and the temporary files of killed workers."""
-    shutil.rmtree(target / ".parts", ignore_errors=True)
-    for draft in [*target.glob(".*.tmp"), *target.glob("*/.*.tmp")]:
-        draft.unlink(missing_ok=True)

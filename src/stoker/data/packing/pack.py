@@ -1,58 +1,51 @@
 """Packing: labelled images from any source become shards, an index and a description.
 
-Invariants: `dataset.json` is written last and commits the whole set; a folder without it is not a
+Invariants: `dataset.json` is written last and commits the whole set; a target without it is not a
 set. Each shard is committed by itself, so a pack that was killed continues with the next shard. The
 same images and the same storage give the same bytes, for every kind of source, any number of
-workers and any number of kills.
+workers and any number of kills, in a folder and in a store.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
 import os
-import re
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import pyarrow as pa
 
-from stoker.commit import UNABLE, sha256_json, write_json
+from stoker.commit import sha256_json
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.changes import refusal_of
-from stoker.data.packing.finish import clear_up, finish
+from stoker.data.packing.finish import finish
 from stoker.data.packing.memory import packing_workers
 from stoker.data.packing.options import PackOptions, PackSettings
 from stoker.data.packing.shard import (
     Files,
     Inputs,
+    LocalProcesses,
     OnReport,
     ShardReport,
     ShardTask,
+    TaskPlace,
     committed_report,
     write_shards,
 )
 from stoker.data.packing.source import FileSource, StreamSource, open_source
 from stoker.data.packing.staging import Chunk, Staged, stage, stage_task
+from stoker.data.packing.target.places import target_of
+from stoker.data.packing.target.target import PackTarget
 from stoker.data.seal import SOURCE_CACHE, WALK_CACHE
 from stoker.data.sources.http import PRIVATE_REASONS
 from stoker.data.sources.layout import Ignored, Image, Listing, Split
 from stoker.errors import BadRequest, StokerError
 from stoker.fleet.workers import refuse_repetition
 from stoker.host.limits import usable_cores, usable_memory
+from stoker.stores.objects import Missing, StoreError
 from stoker.text import shown
-
-OWN_FILES = re.compile(
-    r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|(rejected|near_duplicates)\.parquet|\.walk\.parquet|\.source\.json"
-    r"|(train|val|test)(/(\d{5,}\.tar|index\.parquet))?"
-)
-"""Names that a pack leaves in its target before it is committed."""
 
 Progress = Callable[[ShardReport, int, int], None]
 """Called after each task with its report, the images done, and the images in all (0: unknown)."""
@@ -74,43 +67,58 @@ def pack(
     *,
     storage: Storage | None = None,
     progress: Progress | None = None,
+    place: TaskPlace | None = None,
     **options: Unpack[PackSettings],
 ) -> Path:
-    """Pack a source; returns the folder of the packed set. A set that is already complete is left
-    as it is. PackOptions lists the options with their defaults.
+    """Pack a source; returns the folder of the packed set. `out` may be a location in a store
+    (s3://BUCKET/PREFIX), and then its path is returned, which `Dataset` opens. A set that is
+    already complete is left as it is. PackOptions lists the options with their defaults. `place`
+    runs the tasks; without one, processes of this machine do.
 
     Raises BadRequest where a setting, the source or the target is refused, and StokerError where
     the disk or a download fails; the same call then continues after the last finished shard.
     """
     refuse_repetition("stoker.pack")
     name = os.fspath(source)
-    target = Path(out) if out is not None else default_out(name)
+    target = target_of(out if out is not None else default_out(name))
     settings = PackOptions.of(options)
-    workers = packing_workers(settings.max_ram, usable_memory(), settings.workers or usable_cores())
-    job = PackJob(target, storage or Storage(), settings, workers)
+    cores = settings.workers or usable_cores()
+    workers = packing_workers(settings.max_ram, usable_memory(), cores)
+    job = PackJob(target, storage or Storage(), settings, place or LocalProcesses(workers))
     job.storage.check()
-    if target.resolve() == Path(name).resolve():
-        raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
-    images = open_source(name, target / WALK_CACHE, settings)
-    counter, existed = ProgressCounter(progress), target.exists()
+    refuse_source(name, target)
+    images = open_source(name, target.work / WALK_CACHE, settings)
+    counter, existed = ProgressCounter(progress), target.exists
     try:
         if isinstance(images, FileSource):
             job.pack_files(images, counter)
         else:
             job.pack_stream(images, counter)
     except StokerError as error:
-        if not existed and isinstance(error, BadRequest) and not Dataset.is_packed(target):
-            shutil.rmtree(target, ignore_errors=True)  # another try will be of another source
-        elif not existed:
-            with suppress(OSError):
-                target.rmdir()  # only succeeds where it is empty
+        if not existed:  # after a bad request, another try will be of another source
+            everything = isinstance(error, BadRequest) and not target.is_packed
+            target.withdraw(everything=everything)
+        if isinstance(error, StoreError):
+            kept = f"finished shards are kept in {target.name}: run the same command to continue"
+            raise StoreError(f"{error}; {kept}") from error
         raise
     except OSError as error:
         raise StokerError(
-            f"cannot write to {target}: {error.strerror or error}; finished shards are kept: make "
-            "it writable (or free some space), then run the same command to continue"
+            f"cannot write to {target.work}: {error.strerror or error}; finished shards are kept: "
+            "make it writable (or free some space), then run the same command to continue"
         ) from error
-    return target
+    return Path(target.name)
+
+
+def refuse_source(name: str, target: PackTarget) -> None:
+    """Raise BadRequest where a source is the target, or a set that only needs to be uploaded."""
+    if not target.is_stored and target.work.resolve() == Path(name).resolve():
+        raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
+    if target.is_stored and (Path(name) / "train" / "index.parquet").is_file():
+        raise BadRequest(
+            f"{shown(name)} is packed already: 'stoker upload {shown(name)} {target.name}' copies "
+            "it there"
+        )
 
 
 class ProgressCounter:
@@ -129,10 +137,10 @@ class ProgressCounter:
 class PackJob:
     """One pack: its target and its settings."""
 
-    target: Path
+    target: PackTarget
     storage: Storage
     options: PackOptions
-    workers: int
+    place: TaskPlace
 
     def pack_files(self, source: FileSource, counter: ProgressCounter) -> None:
         """Pack files on a disk: the task of each shard reads its own files."""
@@ -146,66 +154,57 @@ class PackJob:
             self.refuse_other_root(source.root)
             source.remember()
             return
-        self.target.mkdir(parents=True, exist_ok=True)
-        with locked(self.target):
+        with self.target.held():
             if not already_packed(self.target, request, self.own_listing(source)):
-                self.claim_for(source.root)
+                self.target.claim(hex_path(source.root), request)
                 source.remember()
                 counter.total = sum(len(split.labels) for split in listing.splits.values())
                 self.write(listing, tasks(), request, counter)
 
     def own_listing(self, source: FileSource) -> Listing[str] | None:
         """The listing of a source that was packed here before; None for another folder."""
-        same = self.source_cache().get("root") in (None, hex_path(source.root))
+        same = self.target.note().get("root") in (None, hex_path(source.root))
         return source.listing if same else None
 
     def refuse_other_root(self, root: str) -> None:
         """Raise BadRequest for a set from another folder, where equal names may be other images."""
-        packed_root = self.source_cache().get("root")
+        packed_root = self.target.note().get("root")
         if packed_root and packed_root != hex_path(root):
+            kind = "location" if self.target.is_stored else "folder"
             raise BadRequest(
-                f"{self.target} was packed from "
-                f"{shown(os.fsdecode(bytes.fromhex(packed_root)))}: name a new folder to pack "
-                f"into, or remove {self.target / SOURCE_CACHE} if that folder was only moved"
+                f"{self.target.name} was packed from "
+                f"{shown(os.fsdecode(bytes.fromhex(packed_root)))}: name a new {kind} to pack "
+                f"into, or remove {self.target.name}/{SOURCE_CACHE} if that folder was only moved"
             )
-
-    def claim_for(self, root: str) -> None:
-        """Remove the unfinished shards of another folder, and note this folder as the source."""
-        if self.source_cache().get("root") not in (None, hex_path(root)):
-            shutil.rmtree(self.target / ".parts", ignore_errors=True)
-        write_json(self.target / SOURCE_CACHE, {"root": hex_path(root)})
-
-    def source_cache(self) -> dict[str, Any]:
-        """The note on the source that was packed here before; empty where there is none."""
-        try:
-            cache = json.loads((self.target / SOURCE_CACHE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return cache if isinstance(cache, dict) else {}
 
     def pack_stream(self, source: StreamSource, counter: ProgressCounter) -> None:
         """Pack a stream: stage its images in the order they arrive, then copy them into shards."""
-        if not Dataset.is_packed(self.target):
-            refuse_foreign_files(self.target)
-        self.target.mkdir(parents=True, exist_ok=True)
-        with locked(self.target):
-            if Dataset.is_packed(self.target):
+        if self.target.is_stored and not isinstance(self.place, LocalProcesses):
+            raise BadRequest(
+                f"this source is staged on one machine on its way to {self.target.name}: pack it "
+                "without --on, or pack into a folder that all machines share"
+            )
+        if not self.target.is_packed:
+            self.target.require_own()
+        with self.target.held():
+            if self.target.is_packed:
                 already_packed(self.target, self.stream_request(self.content_hash(source)))
                 return
             ignored: Ignored = []
             chunks = source.chunks(ignored, self.is_staged)
-            rows, content = stage(chunks, self.target, self.storage, self.workers, counter)
+            rows, content = stage(chunks, self.target.work, self.storage, self.place, counter)
             refuse_private(rows)
             if not self.options.allow_missing:
                 refuse_missing(rows)
             listing = source.arrange(rows, ignored, self.options.val_share)
-            folder = str(self.target / ".parts" / "stage")
+            folder, request = str(self.target.work / ".parts/stage"), self.stream_request(content)
             tasks = self.plan(listing, lambda numbers: Staged(folder, rows.take(numbers)))
-            self.write(listing, tasks, self.stream_request(content), lambda report: None)
-            write_json(self.target / SOURCE_CACHE, {"stamp": source.stamp, "content": content})
+            self.target.claim(None, request)
+            self.write(listing, tasks, request, lambda report: None)
+            self.target.write_note({"stamp": source.stamp, "content": content})
 
     def is_staged(self, number: int, chunk: Chunk) -> bool:
-        task = stage_task(self.target, self.storage, number, chunk)
+        task = stage_task(self.target.work, self.storage, number, chunk)
         return committed_report(task, task.digest()) is not None
 
     def stream_request(self, content: str) -> str:
@@ -218,7 +217,7 @@ class PackJob:
 
     def content_hash(self, source: StreamSource) -> str:
         """A hash of the whole stream, read from the cache where the file has not changed."""
-        cache = self.source_cache()
+        cache = self.target.note()
         if source.stamp and cache.get("stamp") == source.stamp and "content" in cache:
             return str(cache["content"])
         chunks = source.chunks([], lambda number, chunk: True)
@@ -232,7 +231,7 @@ class PackJob:
             for number, start in enumerate(self.shard_starts(images)):
                 end = start + self.options.shard_images
                 yield ShardTask(
-                    out=str(self.target),
+                    out=self.target.out,
                     split=split,
                     number=number,
                     first_key=start,
@@ -247,11 +246,20 @@ class PackJob:
     def write(
         self, listing: Listing[Image], tasks: Iterator[ShardTask], request: str, on_report: OnReport
     ) -> None:
-        """Write all shards, then commit the set."""
-        write_shards(tasks, self.workers, on_report)
+        """Write all shards, then commit the set. Raises BadRequest where another process has made
+        the target another set."""
+        write_shards(self.target.planned(tasks), self.place, on_report)
         counts = {name: len(self.shard_starts(split)) for name, split in listing.splits.items()}
         least_classes = 1 if self.options.allow_one_class else 2
-        finish(self.target, listing, counts, self.storage, request, least_classes)
+        try:
+            target, storage, place = self.target, self.storage, self.place
+            done = finish(target, listing, counts, storage, request, place, least_classes)
+        except Missing:
+            if not self.target.is_packed:
+                raise
+            done = False  # by another process, which has removed the parts
+        if not done:
+            already_packed(self.target, request)
 
 
 def hex_path(root: str) -> str:
@@ -279,44 +287,13 @@ def refuse_missing(rows: pa.Table) -> None:
         )
 
 
-@contextmanager
-def locked(target: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of a target: one process at a time packs into it, others wait. Those that share
-    it write different shards. A mount without locks has none."""
-    handle = os.open(target, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (*UNABLE, errno.ENOLCK):
-                raise
-        yield
-    finally:
-        os.close(handle)
-
-
-def already_packed(target: Path, request: str, listing: Listing[str] | None = None) -> bool:
+def already_packed(target: PackTarget, request: str, listing: Listing[str] | None = None) -> bool:
     """Whether the target is the set of this request. Raises BadRequest for any other content, with
     what has changed where the set was made from this listing's source."""
-    if not Dataset.is_packed(target):
-        refuse_foreign_files(target)
+    if not target.is_packed:
+        target.require_own()
         return False
-    if Dataset(target).description.get("request") != request:
-        raise BadRequest(refusal_of(target, request, listing))
-    clear_up(target)
+    if Dataset(target.name).description.get("request") != request:
+        raise BadRequest(refusal_of(target.name, request, listing))
+    target.clear_up()
     return True
-
-
-def refuse_foreign_files(target: Path) -> None:
-    """Raise BadRequest where a target holds files that no unfinished pack can have left."""
-    if target.exists() and not target.is_dir():
-        raise BadRequest(f"{target} is a file: name a folder to pack into")
-    for folder, folders, files in os.walk(target):
-        for name in [*folders, *files]:
-            if name == "dataset.json":
-                return  # another process has just finished the set: the caller looks again
-            if not OWN_FILES.fullmatch((Path(folder) / name).relative_to(target).as_posix()):
-                raise BadRequest(
-                    f"{target} is neither empty nor a packed set (it holds {name}): "
-                    "name a new folder to pack into"
-                )

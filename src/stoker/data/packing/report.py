@@ -12,19 +12,28 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.data.columns import numbers
-from stoker.data.packing.duplicates import duplicates
+from stoker.data.packing.duplicates import duplicates, with_repeated
+from stoker.data.packing.shard import PartCounts
 from stoker.data.sources.layout import Ignored, Listing
 
 
 def describe(
-    listing: Listing[Any], tables: dict[str, pa.Table], rejects: pa.Table
+    listing: Listing[Any],
+    tables: dict[str, pa.Table],
+    rejects: pa.Table,
+    counts: PartCounts | None = None,
 ) -> dict[str, Any]:
-    """The report that is stored in dataset.json and printed after packing."""
+    """The report that is stored in dataset.json and printed after packing. `counts` are those of
+    these tables, where they were counted before; the report is the same without them."""
     names = listing.classes
-    per_class = {
-        split: np.bincount(numbers(table, "label"), minlength=len(names))
-        for split, table in tables.items()
-    }
+    per_class = (
+        counts.labels
+        if counts
+        else {
+            split: np.bincount(numbers(table, "label"), minlength=len(names))
+            for split, table in tables.items()
+        }
+    )
     rejected = [(row["path"], kind_of(row["reason"])) for row in rejects.to_pylist()]
     return {
         "images": {split: table.num_rows for split, table in tables.items()},
@@ -38,7 +47,7 @@ def describe(
         "rotated": sum(int((numbers(t, "orientation") > 1).sum()) for t in tables.values()),
         "rejected": by_reason(rejected, "images"),
         "ignored": by_reason(listing.ignored, "entries"),
-        "duplicates": duplicates(tables),
+        "duplicates": duplicates(with_repeated(tables, counts.repeated) if counts else tables),
     }
 
 

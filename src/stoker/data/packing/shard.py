@@ -5,33 +5,44 @@ that it may be written anywhere, twice, or again after a kill. The part file is 
 the commit: a task that finds its part and a tar with the right hash returns at once.
 
 A shard is a plain WebDataset tar (`key.jpg` or `key.npy`, `key.cls`). Its part is a Parquet table
-with a row for each input: its offset in the tar, or why it was rejected.
+with a row for each input: its offset in the tar, or why it was rejected. For a target in a store
+both are made on a local disk and uploaded; there a tar is known by its size and its etag, which the
+part names.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Protocol, cast
 
 import cv2
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from stoker.commit import publish, sha256_file, sha256_json, temporary
 from stoker.data.images.decode_any import MAX_BYTES, Rejected, decode, inspect, open_image
 from stoker.data.images.encode import Storage, encode, fit, look, pixel_hash, short_hash
 from stoker.data.packing.tar_writer import TarWriter
+from stoker.data.packing.target.part import client_of, holds, part_facts, part_key, plain_etag
+from stoker.data.packing.target.scratch import large_lock, scratch
 from stoker.errors import StokerError
+from stoker.faults import reach
 from stoker.fleet.workers import map_tasks
 from stoker.host.plain_file import NotPlain, open_plain
+from stoker.stores.client import StoreClient
+from stoker.stores.location import location_of
+from stoker.stores.objects import Found, Missing
 from stoker.text import shown
 
 ROW = pa.schema(
@@ -80,31 +91,39 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class ShardTask:
-    """The inputs of one shard, and its folder, split and number."""
+    """The inputs of one shard, and its target, split and number."""
 
     out: str
+    """The path of a folder, or a location in a store."""
     split: str
     number: int
     first_key: int
     inputs: Inputs
     labels: tuple[int, ...]
     storage: Storage
+    stored: Found | None = None
+    """The tar that a store held when the pack began, where its part was there too."""
 
     def digest(self) -> str:
         settings = [self.split, self.number, self.first_key, asdict(self.storage), self.labels]
         return sha256_json([*settings, self.inputs.digest()])
 
     @property
+    def tar_key(self) -> str:
+        """The name of the tar within the target."""
+        return f"{self.split}/{self.number:05d}.tar"
+
+    @property
+    def part_key(self) -> str:
+        return part_key(self.split, self.number)
+
+    @property
     def tar(self) -> Path:
-        return Path(self.out) / self.split / f"{self.number:05d}.tar"
+        return Path(self.out) / self.tar_key
 
     @property
     def part(self) -> Path:
-        return part_path(Path(self.out), self.split, self.number)
-
-
-def part_path(out: Path, split: str, number: int) -> Path:
-    return out / ".parts" / f"{split}-{number:05d}.parquet"
+        return Path(self.out) / self.part_key
 
 
 @dataclass(frozen=True)
@@ -152,12 +171,48 @@ class ShardReport:
 
 
 OnReport = Callable[[ShardReport], None]
+Parts = dict[str, list[Path]]
+"""The part files of each split, in order."""
 
 
-def write_shards(tasks: Iterator[ShardTask], workers: int, on_report: OnReport) -> int:
-    """Write every shard in worker processes, report each, and return how many there are."""
+@dataclass(frozen=True)
+class PartCounts:
+    """What was counted in the parts of a set, without the rejected images."""
+
+    labels: dict[str, NDArray[np.int64]]
+    """The images of each class, by split."""
+    repeated: NDArray[np.void]
+    """The pixel hashes that occur more than once in the set."""
+
+
+class TaskPlace(Protocol):
+    """Where the tasks of a pack run."""
+
+    def write(self, tasks: Iterator[ShardTask]) -> Generator[ShardReport]:
+        """Write the shard of every task; yields their reports. Raises StokerError, and OSError
+        where the target cannot be written."""
+
+    def count(self, parts: Parts, rows: int, classes: int) -> PartCounts | None:
+        """Count the parts of a finished set there; None where the caller counts as well."""
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """So many processes of this machine: a TaskPlace."""
+
+    workers: int
+
+    def write(self, tasks: Iterator[ShardTask]) -> Generator[ShardReport]:
+        return map_tasks(write_shard, tasks, self.workers)
+
+    def count(self, parts: Parts, rows: int, classes: int) -> PartCounts | None:
+        return None
+
+
+def write_shards(tasks: Iterator[ShardTask], place: TaskPlace, on_report: OnReport) -> int:
+    """Write every shard, report each, and return how many there are."""
     count = 0
-    with closing(map_tasks(write_shard, tasks, workers)) as reports:
+    with closing(place.write(tasks)) as reports:
         for report in reports:
             on_report(report)
             count += 1
@@ -165,27 +220,68 @@ def write_shards(tasks: Iterator[ShardTask], workers: int, on_report: OnReport) 
 
 
 def write_shard(task: ShardTask) -> ShardReport:
-    """Write the shard of a task, unless it is committed already; returns its counts."""
+    """Write the shard of a task, unless it is committed already; returns its counts. The one place
+    that decides where a shard goes. Raises StoreError for a target in a store."""
     # Each worker has one core: OpenCV's own threads would slow it down.
     cv2.setNumThreads(0)
     digest = task.digest()
+    if location := location_of(task.out):
+        return upload_shard(task, digest, client_of(location))
     if (earlier := committed_report(task, digest)) is not None:
         return earlier
     task.tar.parent.mkdir(parents=True, exist_ok=True)
     task.part.parent.mkdir(parents=True, exist_ok=True)
     draft = temporary(task.tar)
-    with draft.open("wb") as file:
-        rows = write_members(task, file)
-    tar_hash, size = sha256_file(draft), draft.stat().st_size
+    table = write_tar(task, digest, draft, Path(task.out) / ".parts" / "large.lock")
     publish(draft, task.tar)
-    inputs = task.inputs.digest()
-    facts = {"task": digest, "sha256": tar_hash, "bytes": str(size), "inputs": inputs}
-    facts["shrunk"] = json.dumps(shrunk_among(rows))
-    table = pa.Table.from_pylist(rows, schema=task.inputs.schema).replace_schema_metadata(facts)
     part = temporary(task.part)
     pq.write_table(table, part)
     publish(part, task.part)
-    return report_of(table, size)
+    return report_of(table)
+
+
+def write_tar(task: ShardTask, digest: str, draft: Path, large_lock: Path) -> pa.Table:
+    """Write the tar of a task to a file; returns the table of its part."""
+    with draft.open("wb") as file:
+        rows = write_members(task, file, large_lock)
+    facts = {"task": digest, "sha256": sha256_file(draft), "bytes": str(draft.stat().st_size)}
+    facts |= {"inputs": task.inputs.digest(), "shrunk": json.dumps(shrunk_among(rows))}
+    return pa.Table.from_pylist(rows, schema=task.inputs.schema).replace_schema_metadata(facts)
+
+
+def upload_shard(task: ShardTask, digest: str, client: StoreClient) -> ShardReport:
+    """Write the shard of a task on a local disk and upload it, then its part, which commits it."""
+    if (earlier := uploaded_report(task, digest, client)) is not None:
+        return earlier
+    with scratch() as folder:
+        draft = folder / "shard.tar"
+        table = write_tar(task, digest, draft, large_lock())
+        reach("shard:written")
+        version = client.upload(task.tar_key, draft)
+    reach("shard:uploaded")
+    facts = {**part_facts(table), "etag": plain_etag(version)}
+    file = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(facts), file)
+    client.write(task.part_key, file.getvalue())
+    reach("part:uploaded")
+    return report_of(table)
+
+
+def uploaded_report(task: ShardTask, digest: str, client: StoreClient) -> ShardReport | None:
+    """The counts of a shard that a store held, committed, when the pack began; None otherwise."""
+    if task.stored is None:
+        return None
+    try:
+        table = pq.read_table(io.BytesIO(client.read(task.part_key)[0]))
+        if (
+            part_facts(table)["task"] == digest
+            and holds(task.stored, part_facts(table))
+            and task.inputs.still_true(table)
+        ):
+            return report_of(table)
+    except (Missing, pa.ArrowException, KeyError):
+        pass
+    return None
 
 
 def shrunk_among(rows: list[Row]) -> list[int]:
@@ -202,28 +298,26 @@ def committed_report(task: ShardTask, digest: str) -> ShardReport | None:
         facts = part_facts(table)
         same = facts["task"] == digest and facts["sha256"] == sha256_file(task.tar)
         if same and task.inputs.still_true(table):
-            return report_of(table, int(facts["bytes"]))
+            return report_of(table)
     except (OSError, pa.ArrowException, KeyError):
         pass
     return None
 
 
-def part_facts(table: pa.Table) -> dict[str, str]:
-    """The metadata of a part: `task`, `inputs`, and the shard's `sha256` and `bytes`."""
-    return {name.decode(): text.decode() for name, text in (table.schema.metadata or {}).items()}
-
-
-def report_of(table: pa.Table, size: int) -> ShardReport:
+def report_of(table: pa.Table) -> ShardReport:
+    """The counts of a part."""
+    facts = part_facts(table)
     rejected = table.num_rows - table.column("reason").null_count
     # Parts of earlier versions do not have it.
-    shrunk, width, height = json.loads(part_facts(table).get("shrunk", "[0, 0, 0]"))
-    return ShardReport(table.num_rows - rejected, rejected, size, shrunk, (width, height))
+    shrunk, width, height = json.loads(facts.get("shrunk", "[0, 0, 0]"))
+    images, size = table.num_rows - rejected, int(facts["bytes"])
+    return ShardReport(images, rejected, size, shrunk, (width, height))
 
 
-def write_members(task: ShardTask, file: IO[bytes]) -> list[Row]:
+def write_members(task: ShardTask, file: IO[bytes], large_lock: Path) -> list[Row]:
     """Write each image and its label into the tar; returns a row for every input."""
     rows, tar = [], TarWriter(file)
-    prepared = task.inputs.prepare(task.storage, Path(task.out) / ".parts" / "large.lock")
+    prepared = task.inputs.prepare(task.storage, large_lock)
     for number, ((row, data), label) in enumerate(zip(prepared, task.labels, strict=True)):
         key = f"{task.first_key + number:09d}"
         row |= {"key": key, "label": label}

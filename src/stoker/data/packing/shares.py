@@ -11,16 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
+from os import PathLike
 
 from stoker.commit import sha256_json
-from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.memory import packing_workers
 from stoker.data.packing.options import PackOptions
-from stoker.data.packing.pack import PackJob, already_packed, locked
-from stoker.data.packing.shard import Files, OnReport, ShardTask, write_shards
+from stoker.data.packing.pack import PackJob, already_packed, hex_path
+from stoker.data.packing.shard import (
+    Files,
+    LocalProcesses,
+    OnReport,
+    ShardTask,
+    write_shards,
+)
 from stoker.data.packing.source import FileSource, open_source
+from stoker.data.packing.target.places import target_of
 from stoker.data.seal import WALK_CACHE
 from stoker.errors import BadRequest, StokerError
 from stoker.host.limits import usable_cores, usable_memory
@@ -35,17 +41,20 @@ class SharedPack:
     job: PackJob
 
     @classmethod
-    def of(cls, source: str, out: Path, storage: Storage, options: PackOptions) -> SharedPack:
+    def of(
+        cls, source: str, out: str | PathLike[str], storage: Storage, options: PackOptions
+    ) -> SharedPack:
+        """Raises BadRequest where the storage or the target is refused."""
         storage.check()
         cores = options.workers or usable_cores()
         workers = packing_workers(options.max_ram, usable_memory(), cores)
-        return cls(source, PackJob(out, storage, options, workers))
+        return cls(source, PackJob(target_of(out), storage, options, LocalProcesses(workers)))
 
     def files(self) -> FileSource:
         """Raises BadRequest for a source that is read from its beginning to its end."""
         if self.source == "-":
             raise BadRequest("standard input can only be packed by the command that reads it")
-        files = open_source(self.source, self.job.target / WALK_CACHE, self.job.options)
+        files = open_source(self.source, self.job.target.work / WALK_CACHE, self.job.options)
         if not isinstance(files, FileSource):
             raise BadRequest(
                 f"{shown(self.source)} is read from its beginning to its end, by one machine: pack "
@@ -62,10 +71,10 @@ class SharedPack:
         files = self.files()
         digests = [task.digest() for task in self.tasks(files)]
         request = sha256_json([digests, files.listing.classes])
-        self.job.target.mkdir(parents=True, exist_ok=True)
-        with locked(self.job.target):
-            if not already_packed(self.job.target, request, self.job.own_listing(files)):
-                self.job.claim_for(files.root)
+        target = self.job.target
+        with target.held():
+            if not already_packed(target, request, self.job.own_listing(files)):
+                target.claim(hex_path(files.root), request)
             files.remember()
         return request, len(digests)
 
@@ -79,8 +88,8 @@ class SharedPack:
                 f"the files of {shown(self.source)} have changed since the pack was planned: give "
                 "the same command again"
             )
-        with locked(self.job.target, shared=True):
-            if Dataset.is_packed(self.job.target):
+        with self.job.target.held(shared=True):
+            if self.job.target.is_packed:
                 return  # another worker wrote this share, and the set was finished
             mine = islice(self.tasks(files), share, None, shares)
-            write_shards(mine, self.job.workers, on_report)
+            write_shards(self.job.target.planned(mine), self.job.place, on_report)

@@ -1,4 +1,4 @@
-"""The source of a set: a folder, an archive, a table or standard input.
+"""The source of a set: a folder, an archive, a table, shards of another tool or standard input.
 
 Files on a disk are listed, and read where they lie. Everything else is a stream: it arrives in
 chunks, and its splits and classes are known at its end.
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from stoker.data.sources.layout import (
     by_layout,
     in_number_order,
 )
+from stoker.data.sources.shards.sample_set import SampleSet, sample_set
 from stoker.data.sources.tables import Table, first_labels, open_table, rows, table_files
 from stoker.errors import BadRequest
 from stoker.text import shown
@@ -81,6 +83,8 @@ def open_source(source: str, cache: Path, options: PackOptions) -> FileSource | 
     files = () if cached else table_files(path)
     if files:
         return table_source(open_table(files, dict(options.columns)), source, options)
+    if path.is_dir() and not cached and (shards := sample_set(path, dict(options.columns))):
+        return shard_source(shards, source, options)
     if path.is_dir():
         files_below = cached or walk(source)
         listing = list_folder(source, options.val_share, files_below)
@@ -144,16 +148,7 @@ def table_source(table: Table, source: str, options: PackOptions) -> FileSource 
     if not (table.classes or options.whole_labels):
         refuse_labels(first_labels(table), table.columns["label"], source)
     stamp = stamp_of(table.files[0], table.columns) if len(table.files) == 1 else None
-
-    def arrange_rows(staged: pa.Table, ignored: Ignored, val_share: float) -> Listing[int]:
-        rows_of: ByClass[int] = {}
-        columns = staged.select(["class_name", "split_name"]).to_pydict()
-        for row, (label, split) in enumerate(zip(*columns.values(), strict=True)):
-            rows_of.setdefault(split, {}).setdefault(os.fsdecode(label), []).append(row)
-        listing = arrange_table(name, rows_of, ignored, val_share, table)
-        require_table_classes(listing, table, options)
-        return listing
-
+    arrange_rows = partial(arrange_staged, name, table, options)
     if table.holds_bytes:
         return StreamSource(lambda ignored, _: in_chunks(rows(table, ignored)), arrange_rows, stamp)
     passed_over: Ignored = []
@@ -174,6 +169,37 @@ def table_source(table: Table, source: str, options: PackOptions) -> FileSource 
     listing = arrange_table(name, paths, passed_over, options.val_share, table)
     require_table_classes(listing, table, options)
     return FileSource(str(table.files[0].parent), listing)
+
+
+def shard_source(shards: SampleSet, source: str, options: PackOptions) -> StreamSource:
+    """The samples of another tool's shards: a stream. Raises BadRequest for labels that are no
+    classes, and StokerError where the first shard is damaged."""
+    if not options.whole_labels:
+        refuse_labels(shards.first_labels(), shards.columns["label"], source)
+    table = Table((shards.root,), shards.columns, True, ())
+    return StreamSource(
+        lambda ignored, _: in_chunks(shards.items(ignored)),
+        partial(arrange_staged, shown(source), table, options),
+        shards.stamp(),
+    )
+
+
+def arrange_staged(
+    name: str,
+    table: Table,
+    options: PackOptions,
+    staged: pa.Table,
+    ignored: Ignored,
+    val_share: float,
+) -> Listing[int]:
+    """The listing of staged rows that have a class and a split. Raises BadRequest."""
+    rows_of: ByClass[int] = {}
+    columns = staged.select(["class_name", "split_name"]).to_pydict()
+    for row, (label, split) in enumerate(zip(*columns.values(), strict=True)):
+        rows_of.setdefault(split, {}).setdefault(os.fsdecode(label), []).append(row)
+    listing = arrange_table(name, rows_of, ignored, val_share, table)
+    require_table_classes(listing, table, options)
+    return listing
 
 
 def arrange_table(

@@ -4,7 +4,7 @@ A stream (an archive, a list of URLs, a table with images in it) is known in ful
 until then its classes are unknown, and it often arrives sorted by class, while a set is stored
 mixed. So images are decoded, shrunk and staged in the order they arrive, one chunk a task; then the
 shards are copied together from the stage. The source is never stored. The stage takes as much disk
-space as the packed set, until the set is complete.
+space as the packed set, until the set is complete; for a set in a store it is beside the cache.
 
 Invariants: a chunk is committed like a shard, by a hash of its inputs. A stream that is read again
 after a kill is not decoded again. The shards are those of a folder with the same names and bytes.
@@ -30,11 +30,11 @@ from stoker.data.packing.shard import (
     OnReport,
     Row,
     ShardTask,
-    part_facts,
-    part_path,
+    TaskPlace,
     process,
     write_shards,
 )
+from stoker.data.packing.target.part import part_facts, part_path
 from stoker.data.sources.http import PRIVATE_REASONS
 from stoker.data.sources.item import Item
 from stoker.errors import StokerError
@@ -133,11 +133,11 @@ class Staged:
 
 
 def stage(
-    chunks: Iterable[Chunk], target: Path, storage: Storage, workers: int, on_report: OnReport
+    chunks: Iterable[Chunk], target: Path, storage: Storage, place: TaskPlace, on_report: OnReport
 ) -> tuple[pa.Table, str]:
     """Stage every chunk; returns a row for each image, and a hash of all inputs."""
     tasks = (stage_task(target, storage, number, chunk) for number, chunk in enumerate(chunks))
-    count = write_shards(tasks, workers, on_report)
+    count = write_shards(tasks, place, on_report)
     paths = [part_path(target / ".parts", "stage", number) for number in range(count)]
     parts = [pq.read_table(path) for path in paths]
     content = sha256_json([part_facts(part)["inputs"] for part in parts])

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from stoker.data.loading.loader import (
 )
 from stoker.data.loading.order import Order, lanes_for
 from stoker.host.limits import usable_cores, usable_memory
-from stoker.host.page_cache import bytes_from_storage, cached_share, drop, is_cold
+from stoker.host.page_cache import bytes_from_storage, cached_share, is_cold
 from stoker.recipe.schedule import Batch
 
 Ints = NDArray[np.int64]
@@ -150,8 +149,8 @@ class SubsetOrder:
         numbers, epochs = self.order.part(position, size, begin, end)
         return self.samples[numbers], epochs
 
-    def look_ahead(self, position: int, size: int) -> None:
-        self.order.look_ahead(position, size)
+    def look_ahead(self, position: int, size: int, begin: int, end: int) -> None:
+        self.order.look_ahead(position, size, begin, end)
 
 
 class Stopwatch:
@@ -189,7 +188,7 @@ class Bench:
         split = self.split
         firsts = np.concatenate(([0], np.cumsum(split.shard_sizes)))
         samples = np.concatenate([np.arange(firsts[s], firsts[s + 1]) for s in shards])
-        self.files: list[Path] = [split.folder / split.shards[s]["name"] for s in shards.tolist()]
+        self.shards: list[int] = shards.tolist()
         self.batch = min(self.setting.batch_size, len(samples))
         lanes = lanes_for(len(samples), [self.batch])
         order = Order(split.shard_sizes[shards], self._fingerprint, seed=0, lanes=lanes)
@@ -226,8 +225,8 @@ class Bench:
             self.split, self.order, self.view, threads=self.threads, options=options
         )
         if cold:
-            drop(self.files)
-        cached = None if cold is None else cached_share(self.files)
+            self.split.source.forget(self.shards)
+        cached = None if cold is None else self._cached_share()
         watch = Stopwatch(self.setting.seconds)
         batches = loader.batches(self.plan(images, watch.until))
         samples = np.concatenate([loaded.samples.copy() for loaded in batches])
@@ -239,8 +238,8 @@ class Bench:
         """The stored bytes of the first images, by as many threads as decode."""
         samples = self.samples[:images]
         if cold:
-            drop(self.files)
-        cached = cached_share(self.files)
+            self.split.source.forget(self.shards)
+        cached = self._cached_share()
         watch = Stopwatch(self.setting.seconds)
         largest = self.split.largest[0]
 
@@ -254,6 +253,11 @@ class Bench:
             counts = list(pool.map(read_chunk, range(0, images, CHUNK)))
         images_read, bytes_read = (sum(column) for column in zip(*counts, strict=True))
         return watch.stop(images_read, bytes_read, cached)
+
+    def _cached_share(self) -> float | None:
+        """The share of the shards in use that is in the page cache; None where that is unknown."""
+        files = self.split.source.files(self.shards)
+        return cached_share(files) if files else 0.0
 
     def synthetic(self) -> Pass:
         """A loader that copies one image instead of reading and decoding."""
@@ -309,7 +313,7 @@ def measure_loading(
         len(split),
         sum(int(shard["bytes"]) for shard in split.shards),
         memory,
-        len(bench.files),
+        len(bench.shards),
         len(split.shards),
         passes,
         bench.decode(compiled=False) if chunk_call.extra is not None else None,

@@ -183,7 +183,7 @@ def timed(
     step, loaders = trial.step, trial.loaders
     ranks, recipe, split = step.ranks, prepared.recipe, prepared.split
     warm_up = max(prepared.fit.prefetch + 2, LEAST_WARM_UP)
-    shards = [split.folder / shard["name"] for shard in split.shards]
+    shards = split.source.files(range(len(split.shards)))
     if ranks.local_rank == 0:
         drop(shards)
     ranks.meet()

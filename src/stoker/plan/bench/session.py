@@ -47,7 +47,7 @@ class ModelRecipe:
 
 def data_facts(dataset: Dataset) -> DataFacts:
     return DataFacts(
-        str(dataset.path.absolute()),
+        dataset.place,
         dataset.fingerprint,
         dataset.images("train"),
         len(dataset.classes),

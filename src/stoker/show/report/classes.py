@@ -54,7 +54,7 @@ class Samples:
             self.problem = "The set has other images than the evaluation."
             return
         try:
-            if not is_plain(dataset.path / report.split):
+            if not dataset.store and not is_plain(dataset.path / report.split):
                 raise ValueError("one of its files is not a plain file")
             self._split, self._report = dataset.split(report.split), report
         except (*UNREADABLE, pa.ArrowException) as error:

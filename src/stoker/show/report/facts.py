@@ -27,6 +27,9 @@ from stoker.run.directory import Run
 from stoker.run.evaluation import KeptEvaluation
 from stoker.run.kinds import Event, is_number
 from stoker.run.listing import OUTCOMES, RUNNING
+from stoker.stores.client import StoreClient
+from stoker.stores.location import location_of
+from stoker.stores.objects import StoreError
 from stoker.survive.manifest import MARKER, names_in, read_manifest
 from stoker.survive.remedies import FILE, Remedies
 from stoker.text import one_line, shown
@@ -46,6 +49,8 @@ NO_RECORD: dict[str, Any] = {
     "changes": [],
 }
 """What is said of a run whose run.json cannot be read."""
+PATIENCE_S = 5.0
+"""How long a store may fail before a report is made without the set."""
 LARGEST_MANIFEST, LARGEST_RECIPE, LARGEST_DESCRIPTION = 1 << 24, 1 << 20, 1 << 28
 Part = TypeVar("Part")
 _SETTING = re.compile(r"(\w+) = (.*\S)\s+# (.*)")
@@ -206,8 +211,7 @@ def set_facts(record: Mapping[str, Any]) -> SetFacts:
     """The set that a run was trained on."""
     path = record["data"]
     try:
-        file = Path(path) / "dataset.json"
-        if not path or not file.is_file() or file.stat().st_size > LARGEST_DESCRIPTION:
+        if not path or not 0 < description_bytes(path) <= LARGEST_DESCRIPTION:
             return SetFacts(path, problem=f"The set is no longer at {shown(path) or 'its place'}.")
         dataset = Dataset(path)
     except UNREADABLE as error:
@@ -216,6 +220,19 @@ def set_facts(record: Mapping[str, Any]) -> SetFacts:
         problem = f"{shown(path)} holds other images than those that the run was trained on."
         return SetFacts(path, problem=problem)
     return SetFacts(path, dataset)
+
+
+def description_bytes(path: str) -> int:
+    """The size of the description of a set; 0 where there is none. Raises StoreError soon where a
+    store does not answer, and for a web server, which the file of a run alone does not make known.
+    """
+    if location := location_of(path):
+        if location.is_web:
+            raise StoreError("a report reads nothing from web servers")
+        entry = StoreClient(location, patience_s=PATIENCE_S).find("dataset.json")
+        return entry.bytes if entry else 0
+    file = Path(path) / "dataset.json"
+    return file.stat().st_size if file.is_file() else 0
 
 
 def newest_checkpoint(run_path: Path) -> CheckpointFiles | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ def record_of(resolved: Resolved, prepared: Prepared) -> dict[str, Any]:
         "recipe": resolved.name,
         "digest": resolved.recipe.digest(),
         "values": resolved.recipe.values(),
-        "data": str(Path(dataset.path).resolve()),
+        "data": dataset.place,
         "fingerprint": dataset.fingerprint,
         "classes": dataset.classes,
         "lanes": prepared.lanes,
@@ -73,6 +72,7 @@ def announce(
         capacity=link[0] if link else None,
         send_cpu=link[1] if link else None,
         loading_threads=loop.loaders.loader.threads,
+        **store_facts(inputs),
         best=state.best,
         torn=inputs.torn,
         torn_reasons=inputs.checkpoints.reasons,
@@ -93,6 +93,15 @@ def announce(
     if words := faults.note():
         events.write("faults", words=words)
     events.flush()
+
+
+def store_facts(inputs: AttemptInputs) -> dict[str, Any]:
+    """The location of a set that is not on this machine, and the mean bytes of its images; nothing
+    for a set in a folder."""
+    dataset, split = inputs.prepared.dataset, inputs.prepared.split
+    if dataset.store is None:
+        return {}
+    return {"store": dataset.name, "image_bytes": round(float(split.length.mean()), 1)}
 
 
 def notes_of(

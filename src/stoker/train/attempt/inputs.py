@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 
-from stoker.errors import BadRequest
+from stoker.errors import BadRequest, StokerError
 from stoker.host.counters import seconds_since_start
 from stoker.price.ledger.budget import NO_LIMITS, BudgetLimits
 from stoker.recipe.changes import Change
 from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
 from stoker.survive.reader import Reader
+from stoker.survive.remote.mirror import RunMirror
+from stoker.survive.remote.place import bound_location
 from stoker.survive.stopping import StopRequest
 from stoker.text import shown
 from stoker.train.attempt.fit import checkpoints_of
@@ -58,6 +61,8 @@ class AttemptInputs:
     money: Money = NO_MONEY
     began_s: float = 0.0
     """Seconds after the start of this process at which the attempt began."""
+    mirror: RunMirror | None = None
+    """Keeps the run in a store, on the first rank of each machine of such a run."""
 
     def begin(self, listeners: tuple[Listener, ...] = ()) -> None:
         """Number the attempt, open its events, find the newest checkpoint: on rank 0 first."""
@@ -70,9 +75,35 @@ class AttemptInputs:
         self.checkpoints = checkpoints_of(self.run, self.prepared)
         if first:
             self.newest, self.torn = self.checkpoints.recover()
-        self.ranks.meet()
+        if self.mirror:
+            here = self.ranks.rank - self.ranks.local_rank
+            ranks_here = range(here, here + self.ranks.local_world)
+            self.mirror.begin_attempt(self.attempt, self.ranks.world, ranks_here)
+        self._follow_first()
         if not first:
             self.newest, self.torn = self.checkpoints.newest()
+
+    def share_files(self) -> None:
+        """Wait for what rank 0 has written into the run directory, also on machines that share no
+        disk with it."""
+        if self.mirror:
+            self.mirror.share_files()
+        self._follow_first()
+
+    def _follow_first(self) -> None:
+        """Wait for rank 0; in a run that is kept in a store, have what it has put there."""
+        self.ranks.meet()
+        if bound_location(self.run.path):
+            if self.mirror:
+                self.mirror.refresh()
+            self.ranks.meet()
+
+    def meet_at_end(self) -> None:
+        """Wait until all ranks of a run in a store have written their last events: then they are
+        uploaded."""
+        if bound_location(self.run.path):
+            with suppress(RuntimeError, StokerError):
+                self.ranks.meet()
 
     def build_again(self) -> None:
         """Prepare for the next attempt after trouble: free the old model, build a new one."""

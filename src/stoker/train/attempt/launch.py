@@ -35,6 +35,7 @@ from stoker.recipe.resolve import ZERO_CONFIG, Resolved
 from stoker.run.directory import Run
 from stoker.run.storage import refused
 from stoker.survive.manifest import manifest_of, newest_intact, pointer
+from stoker.survive.remote.place import bound_location
 from stoker.survive.stopping import StopRequest
 from stoker.text import say, shown
 from stoker.train.model.weight_places import find_weights
@@ -184,10 +185,19 @@ def plan_launch(
             MODEL_CODE: code,
         },
         stop=lambda: bool(stop),
-        progress=lambda: run.steps_made,
+        progress=lambda: up_to_date(run).steps_made,
         report=show_log,
         check=run.require_place,
     )
+
+
+def up_to_date(run: Run) -> Run:
+    """The run, with the records of machines that share no disk with this one."""
+    if location := bound_location(run.path):
+        from stoker.survive.remote.open import update_working_folder  # --help does without it
+
+        update_working_folder(location, run.path)
+    return run
 
 
 def limit_time(recipe: Recipe, stop: StopRequest) -> None:
@@ -258,7 +268,7 @@ def launch_elastic(plan: Launch, run: Run, endpoint: Endpoint, nodes: Nodes) -> 
     try:
         code = take_part(plan, endpoint, nodes)
     except Interrupted:
-        if run.finished:
+        if up_to_date(run).finished:
             return errors.FINISHED
         raise
     if code == errors.FAILED:

@@ -18,6 +18,7 @@ from stoker.fleet.launcher import ELASTIC
 from stoker.run.directory import Run
 from stoker.run.events import Events
 from stoker.run.kinds import Event
+from stoker.survive.remote.place import bound_location
 from stoker.train.attempt.end import FAILED, INTERRUPTED, REFUSED
 
 WAIT_S = 1.0
@@ -80,6 +81,8 @@ def lost_ranks_message(run: Run, attempt: int) -> str:
             return f"rank {rank} failed: {failed[0]}"
         if not kinds & {"peer_lost", "end"}:
             lost.append(rank_and_host(rank, events))
+    if not lost and bound_location(run.path):
+        return "lost a rank on another machine: what was saved before is safe"
     if not lost:
         return "the ranks lost the connection to each other; all of them are alive"
     return f"lost {', '.join(lost)}: what was saved before is safe"

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 from stoker.data.dataset import Dataset
-from stoker.errors import BadRequest, Interrupted
+from stoker.errors import BadRequest, Interrupted, StokerError
 from stoker.fleet.launcher import ELASTIC, is_rank
 from stoker.recipe.changes import CONSENT, Change
 from stoker.recipe.resolve import Resolved, show_config
@@ -24,9 +24,14 @@ from stoker.recipe.schedule import Timeline, cuts
 from stoker.run.directory import Run, RunInUse
 from stoker.run.events import Events, Listener
 from stoker.run.model_code import keep_code
+from stoker.stores.client import StoreClient
+from stoker.stores.lease import LeaseHeld
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.reader import Reader, early_reader
 from stoker.survive.remedies import EXPLODING, Remedies, Remedy, Trouble, keep_evidence
+from stoker.survive.remote.mirror import RunMirror, lease_seconds
+from stoker.survive.remote.peers import propose
+from stoker.survive.remote.place import bound_location
 from stoker.survive.spot import watching
 from stoker.survive.stopping import StopRequest
 from stoker.text import say
@@ -52,6 +57,11 @@ from stoker.train.loaders import prepare
 from stoker.train.model.own_code import own_code_of
 from stoker.train.process_group import Ranks
 
+ELASTIC_STORE_WAIT_S = 120.0
+"""How much longer an elastic run waits for the lease of a run in a store: another node may upload
+its last checkpoint."""
+REMEDY_S = 10.0
+"""How long to try to tell other machines of a remedy."""
 LOCK_WAIT_S, ELASTIC_LOCK_WAIT_S = 10.0, 45.0
 """How long to wait for the lock of a run; longer if a node without connection may still hold it."""
 
@@ -80,8 +90,11 @@ def train(
         ranks = Ranks.join(options.compute_threads)
         leaving.push(lambda kind, *_: ranks.leave(failed=kind is not None))
         leaving.callback(run.unlock)
+        mirror = open_mirror(run, ranks)
+        if mirror:
+            leaving.push(lambda kind, *_: mirror.close(failed=kind is not None))
         prepared = prepare(dataset, recipe, ranks, recorded_input(run))
-        inputs = AttemptInputs(prepared, run, ranks, stop, options, reader)
+        inputs = AttemptInputs(prepared, run, ranks, stop, options, reader, mirror=mirror)
         del prepared  # so that inputs can free the model
         inputs.changes = open_run(inputs, resolved, allowed)
         limit_time(recipe, stop)
@@ -95,6 +108,7 @@ def train(
             record_changes(inputs, resolved)
             outcome = run_attempt(inputs)
             if outcome != ROLLED_BACK:
+                inputs.meet_at_end()
                 return outcome
             inputs.build_again()
 
@@ -104,11 +118,12 @@ def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]
     for a change that is not allowed or that leaves nothing to train."""
     run, ranks, prepared = inputs.run, inputs.ranks, inputs.prepared
     if ranks.first:
-        lock(run)
+        if not run.holds_lock:
+            lock(run)
         if not run.exists:
             keep_code(run, own_code_of(resolved.recipe))
         run.create(record_of(resolved, prepared), show_config(resolved))
-    ranks.meet()
+    inputs.share_files()
     run.hold()
     changes = run.recipe_changes(resolved.recipe, prepared.dataset, allowed)
     Checkpoints(run.path).refuse_newer()
@@ -133,6 +148,44 @@ def lock(run: Run) -> None:
         raise Interrupted(f"{error}; the same command tries again") from error
 
 
+def open_mirror(run: Run, ranks: Ranks) -> RunMirror | None:
+    """The copy in a store of a run that is kept there, on the first rank of each machine; None for
+    another rank, and for a run in a folder. Raises StokerError where another process trains it."""
+    location = bound_location(run.path)
+    if location is None:
+        return None
+    mirror = None
+    if ranks.first:
+        lock(run)
+        mirror = RunMirror(run.path, location, leads=True, report=note_store)
+        take_lease(mirror)
+    ranks.meet()
+    if ranks.local_rank == 0 and mirror is None:
+        mirror = RunMirror(run.path, location, leads=False, report=note_store)
+        mirror.open(0.0)
+    ranks.meet()
+    if mirror:
+        run.taken_over = lambda: mirror.lost
+    return mirror
+
+
+def take_lease(mirror: RunMirror) -> None:
+    """Open the mirror of rank 0. Raises LeaseHeld; in an elastic run Interrupted. A lease ends by
+    itself if its machine is gone."""
+    wait_s = 2 * lease_seconds()
+    if ELASTIC not in os.environ:
+        mirror.open(wait_s)
+        return
+    try:
+        mirror.open(wait_s + ELASTIC_STORE_WAIT_S, refuses=False)
+    except LeaseHeld as error:
+        raise Interrupted(f"{error}; the same command tries again") from error
+
+
+def note_store(message: str) -> None:
+    say(f"note: {message}", stream=sys.stderr)
+
+
 def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:
     """Record where an accepted recipe begins to apply; again if the checkpoint there is lost."""
     run, ranks, newest = inputs.run, inputs.ranks, inputs.newest
@@ -142,7 +195,7 @@ def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:
         if ranks.first:
             keep_code(run, own_code_of(resolved.recipe))
             run.change_recipe(resolved.recipe, show_config(resolved), position, step)
-        ranks.meet()
+        inputs.share_files()
 
 
 def needs_record(changes: list[Change]) -> bool:
@@ -212,7 +265,8 @@ def choose_remedy(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
     newest, _ = inputs.checkpoints.newest()
     remedies = Remedies(run.path)
     ranks.meet()
-    position = newest.facts["position"] if newest else 0
+    # The folder of another machine may still have what was set aside on this one.
+    position = ranks.from_first(newest.facts["position"] if newest else 0)
     remedy = remedy_for(trouble, loop, remedies, resume_position=position, exploded=blown_up)
     if ranks.first:
         remedies.take(remedy)
@@ -228,10 +282,21 @@ def leave_alone(trouble: Trouble, loop: Loop, inputs: AttemptInputs) -> None:
     remedy = remedy_for(trouble, loop, remedies)
     if remedies.micro_batch(loop.step.recipe) == loop.step.micro_batch:  # no other rank was first
         remedies.take(remedy)
+        send_remedy(inputs.run, remedy)
     write_end(inputs.events, INTERRUPTED, remedy.text(), loop.state, saved=False)
     say(f"stoker: {remedy.text()}; the same command goes on", stream=sys.stderr)
     loop.close()
     exit_interrupted(steps_aside=is_rank())
+
+
+def send_remedy(run: Run, remedy: Remedy) -> None:
+    """Tell the machine that leads of a remedy, where machines share no disk. What goes wrong is a
+    note: the same trouble comes again."""
+    if location := bound_location(run.path):
+        try:
+            propose(StoreClient(location, patience_s=REMEDY_S), remedy)
+        except StokerError as error:
+            note_store(str(error))
 
 
 def remedy_for(

@@ -54,7 +54,7 @@ class EvaluationKeeper:
         labels, chosen = self.split.labels, highest_losses(answers.loss, MOST_WORST)
         samples = np.arange(len(labels), dtype=np.int64)
         paths = self.split.paths_of(chosen.tolist())
-        report = report_of(self.split.folder.name, self.classes, labels, accuracy, answers)
+        report = report_of(self.split.name, self.classes, labels, accuracy, answers)
         worst = worst_samples(chosen, samples, paths, labels, answers)
         # The checkpoint of this step has this name, if one was saved.
         facts = {"step": step, "position": position, "checkpoint": f"{step:09d}"}

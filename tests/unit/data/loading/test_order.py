@@ -242,3 +242,57 @@ def test_a_billion_samples_take_little_memory():
     finally:
         tracemalloc.stop()
     assert peak < 300e6
+
+
+def shards_of(order, ids):
+    first = np.concatenate(([0], np.cumsum(order.shard_sizes)))
+    return set((np.searchsorted(first, ids, side="right") - 1).tolist())
+
+
+@quick
+@given(orders(), st.integers(1, 64), st.integers(1, 5), st.data())
+def test_upcoming_shards_hold_all_samples_that_follow(make, size, world, data):
+    order = make()
+    rank = data.draw(st.integers(0, world - 1))
+    position = data.draw(st.integers(0, 2 * order.samples))
+    lanes = order.lanes_of(position, size, *cuts(size, world)[rank : rank + 2])
+    end = (position // order.samples + 2) * order.samples
+    needed = np.array([p for p in range(position, end) if p % order.lanes in lanes], np.int64)
+    assert shards_of(order, order.samples_at(needed)) <= set(order.upcoming(position, lanes))
+
+
+def test_the_shards_of_the_windows_under_way_come_first():
+    order = Order(np.full(100, 10), "one", 0, lanes=4, window=20)
+    position = 4 * 25  # in the second window of each lane
+    under_way = shards_of(order, order.samples_at(np.arange(4 * 20, 4 * 40)))
+    upcoming = list(dict.fromkeys(order.upcoming(position, range(4))))
+    assert set(upcoming[: len(under_way)]) == under_way
+    assert set(upcoming) >= shards_of(order, order.samples_at(np.arange(position, 1000)))
+
+
+@pytest.mark.parametrize(
+    ("samples", "size", "machines", "lanes"),
+    [
+        (1_281_167, 4096, 8, 64),
+        (1_281_167, 4096, 64, 64),
+        (100_000_000, 25_600, 100, 100),
+        (5_800_000_000, 64_000, 1000, 1000),
+        (5_800_000_000, 64_000, 1024, 64),  # half a batch has no equal share of each lane
+        (1_000_000, 25_600, 1000, 64),  # lanes would be shorter than a window
+    ],
+)
+def test_more_machines_than_lanes_raise_the_lanes(samples, size, machines, lanes):
+    assert lanes_for(samples, [size], machines=machines) == lanes
+
+
+def test_each_of_a_thousand_machines_has_lanes_and_shards_of_its_own():
+    machines, size = 1000, 64_000
+    order = Order(np.full(200_000, 10_000), "big", 0, lanes=machines)
+    position = order.samples // 2 // size * size
+    shards = []
+    for machine in (0, 1, 499, 999):
+        part = cuts(size, machines)[machine : machine + 2]
+        assert order.lanes_of(position, size, *part) == {machine}
+        order.look_ahead(position, size, *part)
+        shards.append(shards_of(order, order.part(position, size, *part)[0]))
+    assert len(set.union(*shards)) == sum(map(len, shards))

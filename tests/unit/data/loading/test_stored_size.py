@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,7 @@ def note(sizes: Sizes, image_size: int, codec: str = "jpeg", **storage: int) -> 
         widths=np.array([width for width, _ in sizes], np.int32),
         heights=np.array([height for _, height in sizes], np.int32),
         codec=codec,
-        folder=Path("set/train"),
+        name="train",
     )
     table = type("Split", (SimpleNamespace,), {"__len__": lambda self: len(self.widths)})
     return enlarged_note(table(**vars(split)), DEFAULT | storage, image_size)

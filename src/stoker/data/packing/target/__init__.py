@@ -1,0 +1,1 @@
+"""Where a pack goes: a folder, or a location in an object store."""

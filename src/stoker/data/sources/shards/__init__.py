@@ -1,0 +1,1 @@
+"""Sets that another tool has cut into shards: MosaicML Streaming (MDS) and LitData."""

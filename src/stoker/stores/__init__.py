@@ -1,0 +1,1 @@
+"""Where bytes live: folders, object stores and web servers, and a cache of what was fetched."""

@@ -1,0 +1,70 @@
+"""Where the cache of fetched files is, how much it may take, and how long a store may fail.
+
+STOKER_CACHE=FOLDER       the folder [$XDG_CACHE_HOME/stoker, else ~/.cache/stoker]
+STOKER_CACHE_GB=N         at most so many GB; 0: nothing is cached
+                          [half of what is free on its disk]
+STOKER_STORE_PATIENCE_S=N a request that fails for so many seconds is given up [300]
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from stoker.errors import BadRequest
+from stoker.stores.cache import FileCache
+from stoker.stores.patience import PATIENCE_S
+from stoker.text import shown
+
+FOLDER, LIMIT, PATIENCE = "STOKER_CACHE", "STOKER_CACHE_GB", "STOKER_STORE_PATIENCE_S"
+FREE_SHARE = 0.5
+GB = 10**9
+
+
+def cache_folder(variables: Mapping[str, str] = os.environ) -> Path:
+    """The folder of the cache, which need not exist."""
+    if named := variables.get(FOLDER):
+        return Path(named).expanduser().absolute()
+    base = variables.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    return Path(base).absolute() / "stoker"
+
+
+def cache_limit(cache: Path, variables: Mapping[str, str] = os.environ) -> int | None:
+    """Bytes that the cache may take; None: as many as `open_cache` finds. Raises BadRequest."""
+    text = variables.get(LIMIT, "")
+    if not text:
+        return None
+    try:
+        limit_gb = float(text)
+    except ValueError:
+        limit_gb = -1.0
+    if not 0 <= limit_gb < 1e9:
+        raise BadRequest(f"{LIMIT}={text!r}: give a number of GB, 0 for no cache of {cache}")
+    return int(limit_gb * GB)
+
+
+def open_cache(variables: Mapping[str, str] = os.environ) -> FileCache:
+    """The cache of this user on this machine. Raises BadRequest where it cannot be used."""
+    folder = cache_folder(variables)
+    limit = cache_limit(folder, variables)
+    cache = FileCache(folder, limit or 0)
+    if limit is None:
+        free = shutil.disk_usage(folder).free
+        cache.limit_bytes = int(FREE_SHARE * (free + cache.bytes_used))
+    return cache
+
+
+def store_patience(variables: Mapping[str, str] = os.environ) -> float:
+    """Seconds for which a request may fail before it is given up. Raises BadRequest."""
+    text = variables.get(PATIENCE, "")
+    if not text:
+        return PATIENCE_S
+    try:
+        patience_s = float(text)
+    except ValueError:
+        patience_s = -1.0
+    if not 0.1 <= patience_s <= 86400:
+        raise BadRequest(f"{PATIENCE}={shown(text)}: give a number of seconds from 0.1 to 86400")
+    return patience_s

@@ -1,0 +1,1 @@
+"""Runs whose records and checkpoints are in an object store: `--run s3://BUCKET/RUN`."""
