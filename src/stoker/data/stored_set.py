@@ -16,12 +16,11 @@ from typing import Any
 
 from stoker.data.seal import seal_holds
 from stoker.data.shards import print_note
-from stoker.data.stored_shards import SENT_AGAIN, Source, StoredShards
+from stoker.data.stored_shards import SENT_AGAIN, Source, StoredShards, naming
 from stoker.errors import StokerError
-from stoker.stores.cache import FileCache, HeldFile, Wanted, WrongHash
+from stoker.stores.cache import FileCache, HeldFile, Wanted
 from stoker.stores.client import SURE_TRIES, StoreClient
 from stoker.stores.location import Location
-from stoker.stores.objects import Missing
 from stoker.stores.settings import open_cache
 
 MOST_BYTES = 1 << 30
@@ -77,23 +76,24 @@ class StoredSet:
         """A file of the set, in the cache while it is held. Raises StokerError where it is missing
         or damaged."""
         try:
-            entry = client.find(key, SURE_TRIES)
-            if entry is None:
-                raise StokerError(f"{self.location}/{key} is missing: {SENT_AGAIN}")
-            wanted = Wanted(sha256, entry.bytes, needed=True)
-            held = self.cache.fetch(wanted, partial(client.stream, key, wanted.bytes))
-        except Missing as error:
-            raise StokerError(f"{self.location}/{key} is missing: {SENT_AGAIN}") from error
-        except WrongHash as error:
-            raise StokerError(
-                f"{self.location}/{key} is damaged ({error}): {SENT_AGAIN}"
-            ) from error
+            wanted = index_file(client, key, sha256)
+            with naming(f"{self.location}/{key}"):
+                held = self.cache.fetch(wanted, partial(client.stream, key, wanted.bytes))
         except OSError as error:
             raise StokerError(
                 f"cannot write {self.location}/{key} to the cache {self.cache.folder} "
                 f"({error.strerror or error}): name a folder on a local disk in STOKER_CACHE"
             ) from error
         return self.cache.path_of(wanted), held
+
+
+def index_file(client: StoreClient, key: str, sha256: str) -> Wanted:
+    """An index as a file of the cache, without which nothing works. Raises StokerError where the
+    store has none."""
+    entry = client.find(key, SURE_TRIES)
+    if entry is None:
+        raise StokerError(f"{client.location}/{key} is missing: {SENT_AGAIN}")
+    return Wanted(sha256, entry.bytes, needed=True)
 
 
 def is_unchanged(text: bytes) -> bool:

@@ -14,9 +14,9 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,7 @@ class StoredShards:
         """Until the first shards that were wanted are here, the others are read image by image: a
         first batch does not wait for whole shards."""
         self._lock = threading.Lock()
-        self._fetchers = pool_of(FETCHERS + 1, "stoker-fetch")
-        self._readers = pool_of(READERS, "stoker-range")
+        self._start_pools()
         self._upcoming: Upcoming | None = None
         self._thread = threading.local()
         """Of each thread: its client, and the parts that it has at hand."""
@@ -84,6 +83,11 @@ class StoredShards:
         self.fetched = self.ranges = 0
         """Shards that were fetched whole, and images that were read alone."""
         _in_use.add(self)
+
+    def _start_pools(self) -> None:
+        """Their threads start when they are first needed."""
+        self._fetchers = ThreadPoolExecutor(FETCHERS + 1, "stoker-fetch")
+        self._readers = ThreadPoolExecutor(READERS, "stoker-range")
 
     def place(self, number: int) -> str:
         return f"{self._client.location}/{self._key(number)}"
@@ -176,19 +180,14 @@ class StoredShards:
                 if held is None:
                     reach("fetch")
                     patience = Patience(stopped=client.stopped)
-                    held = self._cache.fetch(wanted, download, patience)
+                    with naming(self.place(number)):
+                        held = self._cache.fetch(wanted, download, patience)
                 return OpenShard(held.handle, held)
             except NoRoom:
                 if not self._release_unwanted(number):
                     return None
             except Stopped as error:
                 raise StokerError(STOPPED) from error
-            except Missing as error:
-                raise StokerError(f"{self.place(number)} is missing: {SENT_AGAIN}") from error
-            except WrongHash as error:
-                raise StokerError(
-                    f"{self.place(number)} is damaged ({error}): {SENT_AGAIN}"
-                ) from error
             except OSError as error:
                 self._report_cache(client, self._cache, error.strerror or str(error))
                 return None
@@ -207,10 +206,10 @@ class StoredShards:
         if len(self._held) > SHARDS_OPEN:
             self._held.popitem(last=False)
 
-    def _release_unwanted(self, needed: int) -> bool:
-        """Release the shards that are not needed next; whether there were any."""
+    def _release_unwanted(self, *needed: int) -> bool:
+        """Release the shards that are neither needed now nor next; whether there were any."""
         with self._lock:
-            near = {needed, *self._wanted}
+            near = {*needed, *self._wanted}
             unwanted = [number for number in self._held if number not in near]
             for number in unwanted:
                 del self._held[number]
@@ -230,11 +229,10 @@ class StoredShards:
         """The bytes of a shard for each (offset, length), by requests of their own; where the
         server sends no parts, from the whole shard in the cache."""
         try:
-            return client.read_ranges(self._key(number), ranges)
+            with naming(self.place(number)):
+                return client.read_ranges(self._key(number), ranges)
         except Stopped as error:
             raise StokerError(STOPPED) from error
-        except Missing as error:
-            raise StokerError(f"{self.place(number)} is missing: {SENT_AGAIN}") from error
         except NoParts:
             self._sends_parts = False
             shard = self.open(number, whole=True)
@@ -278,9 +276,8 @@ class StoredShards:
             return
         wanted = within(upcoming(), self._shards, self._source.share_bytes)
         with self._lock:
-            self._wanted, near = wanted, set(wanted)
-            for number in [number for number in self._held if number not in near]:
-                del self._held[number]
+            self._wanted = wanted
+        self._release_unwanted()
         self._fetch_next()
 
     def _fetch_next(self) -> None:
@@ -336,8 +333,7 @@ class StoredShards:
         self._client = self._thread.client = self._client.again()
         for pool in (self._fetchers, self._readers):
             pool.shutdown(wait=False, cancel_futures=True)
-        self._fetchers = pool_of(FETCHERS + 1, "stoker-fetch")
-        self._readers = pool_of(READERS, "stoker-range")
+        self._start_pools()
         with self._lock:
             self._held.clear()
             self._in_flight.clear()
@@ -360,6 +356,17 @@ def _abandon_all() -> None:
 getattr(threading, "_register_atexit", lambda call: None)(_abandon_all)
 
 
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Have what is wrong with a file of a set told by its place. Raises StokerError."""
+    try:
+        yield
+    except Missing as error:
+        raise StokerError(f"{place} is missing: {SENT_AGAIN}") from error
+    except WrongHash as error:
+        raise StokerError(f"{place} is damaged ({error}): {SENT_AGAIN}") from error
+
+
 def is_intact(shard: OpenShard, wanted: Wanted) -> bool:
     """Whether the bytes of a shard still have their hash."""
     digest, offset = hashlib.sha256(), 0
@@ -367,11 +374,6 @@ def is_intact(shard: OpenShard, wanted: Wanted) -> bool:
         digest.update(block)
         offset += len(block)
     return digest.hexdigest() == wanted.sha256
-
-
-def pool_of(threads: int, name: str) -> ThreadPoolExecutor:
-    """Threads that start when they are first needed."""
-    return ThreadPoolExecutor(threads, name)
 
 
 def within(upcoming: Iterable[int], shards: list[Facts], share_bytes: int) -> list[int]:

@@ -13,6 +13,7 @@ import os
 import re
 from dataclasses import dataclass
 
+from stoker.commit import sha256_of
 from stoker.errors import BadRequest
 from stoker.text import shown
 
@@ -44,6 +45,11 @@ class Location:
     def is_web(self) -> bool:
         """Whether it is on a web server, which can only be read."""
         return self.scheme in ("http", "https")
+
+    @property
+    def digest(self) -> str:
+        """Identifies it in the name of a folder."""
+        return sha256_of(str(self).encode())[:20]
 
     @property
     def name(self) -> str:

@@ -14,13 +14,13 @@ from functools import partial
 
 from stoker.data.dataset import Dataset
 from stoker.data.image_hashes import ByteCounter, Progress
-from stoker.data.stored_shards import SENT_AGAIN
+from stoker.data.stored_set import index_file
+from stoker.data.stored_shards import naming
 from stoker.errors import StokerError
-from stoker.stores.cache import FileCache, NoRoom, Wanted, WrongHash
+from stoker.stores.cache import FileCache, NoRoom, Wanted
 from stoker.stores.client import StoreClient
 from stoker.stores.in_threads import in_threads
 from stoker.stores.location import Location
-from stoker.stores.objects import Missing
 from stoker.stores.patience import Patience
 
 THREADS = 8
@@ -62,7 +62,7 @@ def fetch(
     damaged or missing, and StoreError where the store fails."""
     start, client = time.monotonic(), StoreClient(location)
     shards = shards_of_splits(dataset, splits)
-    indexes = [index_file(client, dataset, split) for split in splits]
+    indexes = [index_of(client, dataset, split) for split in splits]
     room = cache.limit_bytes - sum(index.wanted.bytes for index in indexes)
     fitting = first_fitting(shards, room)
     files = [*indexes, *fitting]
@@ -95,14 +95,11 @@ def shards_of_splits(dataset: Dataset, splits: Sequence[str]) -> list[RemoteFile
     ]
 
 
-def index_file(client: StoreClient, dataset: Dataset, split: str) -> RemoteFile:
-    """The index of a split, without which no shard can be used. Raises StokerError."""
+def index_of(client: StoreClient, dataset: Dataset, split: str) -> RemoteFile:
+    """The index of a split. Raises StokerError."""
     key = f"{split}/index.parquet"
-    entry = client.find(key)
-    if entry is None:
-        raise StokerError(f"{client.location}/{key} is missing: {SENT_AGAIN}")
     sha256 = dataset.description["splits"][split]["index_sha256"]
-    return RemoteFile(key, Wanted(sha256, entry.bytes, needed=True))
+    return RemoteFile(key, index_file(client, key, sha256))
 
 
 def first_fitting(files: list[RemoteFile], room: int) -> list[RemoteFile]:
@@ -137,10 +134,7 @@ def get(cache: FileCache, client: StoreClient, counter: ByteCounter, file: Remot
 
     place = f"{client.location}/{file.key}"
     try:
-        cache.fetch(file.wanted, download, Patience(stopped=client.stopped)).close()
-    except Missing as error:
-        raise StokerError(f"{place} is missing: {SENT_AGAIN}") from error
-    except WrongHash as error:
-        raise StokerError(f"{place} is damaged ({error}): {SENT_AGAIN}") from error
+        with naming(place):
+            cache.fetch(file.wanted, download, Patience(stopped=client.stopped)).close()
     except OSError as error:
         raise StokerError(f"cannot write {place} to the cache {cache.folder}: {error}") from error

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stoker.commit import remove, sha256_of
+from stoker.commit import remove
 from stoker.errors import BadRequest, StokerError
 from stoker.fleet.elastic import KEY_FILE
 from stoker.run.directory import Run
@@ -129,7 +129,7 @@ def upload_rest(location: Location, folder: Path, *, always: bool = False) -> No
 
 def copy_folder(location: Location) -> Path:
     """The folder of this machine for a copy of a run to look at."""
-    return cache_folder() / "copies" / sha256_of(str(location).encode())[:20] / location.name
+    return cache_folder() / "copies" / location.digest / location.name
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import os
 import secrets
 from pathlib import Path
 
-from stoker.commit import sha256_of
 from stoker.errors import BadRequest
 from stoker.fleet.signed_store import KEY_BYTES
 from stoker.stores.location import Location, location_of
@@ -25,7 +24,7 @@ VARIABLE = "STOKER_RUN_STORE"
 
 def working_folder(location: Location) -> Path:
     """The folder of this machine for a run in a store."""
-    return cache_folder() / "runs" / sha256_of(str(location).encode())[:20]
+    return cache_folder() / "runs" / location.digest
 
 
 def run_location(text: str | os.PathLike[str] | None) -> Location | None:

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 from stoker.data.dataset import Dataset
+from stoker.data.shards import print_note
 from stoker.errors import BadRequest, Interrupted, StokerError
 from stoker.fleet.launcher import ELASTIC, is_rank
 from stoker.recipe.changes import CONSENT, Change
@@ -157,11 +158,11 @@ def open_mirror(run: Run, ranks: Ranks) -> RunMirror | None:
     mirror = None
     if ranks.first:
         lock(run)
-        mirror = RunMirror(run.path, location, leads=True, report=note_store)
+        mirror = RunMirror(run.path, location, leads=True, report=print_note)
         take_lease(mirror)
     ranks.meet()
     if ranks.local_rank == 0 and mirror is None:
-        mirror = RunMirror(run.path, location, leads=False, report=note_store)
+        mirror = RunMirror(run.path, location, leads=False, report=print_note)
         mirror.open(0.0)
     ranks.meet()
     if mirror:
@@ -180,10 +181,6 @@ def take_lease(mirror: RunMirror) -> None:
         mirror.open(wait_s + ELASTIC_STORE_WAIT_S, refuses=False)
     except LeaseHeld as error:
         raise Interrupted(f"{error}; the same command tries again") from error
-
-
-def note_store(message: str) -> None:
-    say(f"note: {message}", stream=sys.stderr)
 
 
 def record_changes(inputs: AttemptInputs, resolved: Resolved) -> None:
@@ -296,7 +293,7 @@ def send_remedy(run: Run, remedy: Remedy) -> None:
         try:
             propose(StoreClient(location, patience_s=REMEDY_S), remedy)
         except StokerError as error:
-            note_store(str(error))
+            print_note(str(error))
 
 
 def remedy_for(

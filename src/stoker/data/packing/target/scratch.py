@@ -17,14 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stoker.commit import sha256_of
 from stoker.stores.location import Location
 from stoker.stores.settings import cache_folder
 
 
 def work_folder(location: Location) -> Path:
     """The folder of this machine for packs into a location. It need not exist."""
-    return cache_folder() / "packing" / sha256_of(str(location).encode())[:16]
+    return cache_folder() / "packing" / location.digest
 
 
 def large_lock() -> Path:
