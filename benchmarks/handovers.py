@@ -192,7 +192,7 @@ def asleep(seconds: float) -> None:
         packed = pack(folder.parent, Path(name) / "packed", val_share=0, workers=1)
         split = Dataset(packed).split("train")
         for shard in range(len(split.shards)):
-            split.open_shard(shard)
+            split.source.open(shard)
     options = LoaderOptions(check_hashes=False)
     order = Order(split.shard_sizes, "benchmark", seed=0)
     loader = BatchLoader(split, order, TRAINING, threads=THREADS, prefetch=4, options=options)

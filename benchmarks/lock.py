@@ -62,7 +62,7 @@ def replace_unlocked_calls(split: SplitIndex) -> LoaderOptions:
 
     def read(sample: int, buffer: bytearray) -> memoryview:
         memoryview(buffer)[: int(split.length[sample])]
-        split.open_shard(int(split.shard[sample]))
+        split.source.open(int(split.shard[sample]))
         return memoryview(stored[sample])
 
     return LoaderOptions(read=read, compiled=False)

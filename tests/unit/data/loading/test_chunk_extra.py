@@ -525,7 +525,7 @@ class TestLoader:
             dataset = Dataset(hurt)
             split = dataset.split("train")
             for number in range(len(split.shards)):
-                split.open_shard(number)
+                split.source.open(number)
             (hurt / "train" / "00001.tar").write_bytes(b"")
             reader = BatchLoader(split, Order(split.shard_sizes, "set", seed=2), View())
             with pytest.raises(StokerError) as error:
