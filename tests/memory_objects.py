@@ -67,7 +67,13 @@ class MemoryObjects:
         """Method and key of every request, in order; of `list` the folder, of `delete` each key."""
         self.before: Callable[[str, str], None] = lambda method, key: None
         """Called with method and key before a request: what it does, another process did first."""
+        self.stopped = threading.Event()
+        """Set where a client would end its requests."""
         self._lock = threading.RLock()
+
+    def again(self) -> MemoryObjects:
+        """As of a client: here the same objects."""
+        return self
 
     def keys(self, folder: str = "") -> list[str]:
         """The keys that are below a folder now. No request, so no fault."""

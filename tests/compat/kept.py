@@ -21,7 +21,7 @@ from stoker.run.directory import Run
 from stoker.survive.checkpoint import read_checkpoint
 
 HERE = Path(__file__).parent
-FORMAT_1 = HERE / "data" / "1"
+FORMAT_1, FORMAT_2 = HERE / "data" / "1", HERE / "data" / "2"
 EXPECTED = FORMAT_1 / "expected.json"
 PINS = HERE / "pins.json"
 CODECS = ("jpeg", "raw")

@@ -1,6 +1,7 @@
 """Writes what the tests of this folder compare with.
 
     python tests/compat/make.py FOLDER      packed sets and run directories of today's format
+    python tests/compat/make.py --parted FOLDER     a packed set with its index in partitions
     python tests/compat/make.py --pins      pins.json: bytes, bits and events of today's code
 
 The data of a format that has been released is never written again and never edited: it is what
@@ -31,6 +32,7 @@ from compat.kept import (
     bits_of,
     versions,
 )
+from parted_sets import parted
 from samples import image_folder
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
@@ -56,6 +58,16 @@ def make_sets(folder: Path) -> None:
             pack(photos, out, storage=Storage(codec=codec), shard_images=20, workers=1)
             for cache in out.glob(".*"):
                 shutil.rmtree(cache) if cache.is_dir() else cache.unlink()
+
+
+def make_parted(out: Path) -> None:
+    """Pack the images of `make_sets` with an index in partitions."""
+    assert not out.exists(), f"{out} exists: data of a released format is never rewritten"
+    with tempfile.TemporaryDirectory() as place, parted():
+        photos = image_folder(Path(place) / "photos", images=16, val=4, size=(24, 20))
+        pack(photos, out, storage=Storage(codec="jpeg"), shard_images=20, workers=1)
+        for cache in out.glob(".*"):
+            cache.unlink()
 
 
 def make_run(trainers: Trainers, kept: Kept, folder: Path, log: Path) -> Run:
@@ -106,6 +118,8 @@ if __name__ == "__main__":
         from compat.pins import all_pins
 
         PINS.write_text(json.dumps(all_pins(), indent=1, sort_keys=True) + "\n")
+    elif sys.argv[1:2] == ["--parted"]:
+        make_parted(Path(sys.argv[2]))
     elif len(sys.argv) == 2:
         make_data(Path(sys.argv[1]))
     else:

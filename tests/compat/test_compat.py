@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from chaos.trainers import Trainers
-from compat.kept import CODECS, EXPECTED, FINISHED, FORMAT_1, INTERRUPTED, Kept, bits_of, difference
+from compat.kept import (
+    CODECS,
+    EXPECTED,
+    FINISHED,
+    FORMAT_1,
+    FORMAT_2,
+    INTERRUPTED,
+    Kept,
+    bits_of,
+    difference,
+)
 from stoker.data.dataset import Dataset
 from stoker.data.verify import verify
 from stoker.run.directory import Run
@@ -36,6 +46,20 @@ def test_a_packed_set_opens_and_is_whole(codec: str) -> None:
     assert len(dataset.split("val")) == 12
     verdict = verify(path)
     assert not verdict.problems, verdict.problems
+
+
+def test_a_set_with_its_index_in_partitions_is_the_same_set() -> None:
+    """Format 2 has the same images in the same shards, with the same fingerprint."""
+    path, old = FORMAT_2 / "packed-parted", Dataset(FORMAT_1 / "packed-jpeg")
+    dataset = Dataset(path)
+    assert dataset.fingerprint == old.fingerprint
+    for name in ("train", "val"):
+        split, whole = dataset.split(name), old.split(name)
+        assert split.is_parted and not whole.is_parted
+        assert split.labels[:].tolist() == whole.labels.tolist()
+        assert list(split.rows.paths()) == list(whole.rows.paths())
+        assert all(split.bytes_of(n) == whole.bytes_of(n) for n in range(len(whole)))
+    assert not verify(path).problems
 
 
 @pytest.mark.parametrize("kept", INTERRUPTED, ids=lambda kept: kept.name)

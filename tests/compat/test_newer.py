@@ -154,9 +154,10 @@ def describe(path: Path, number: object) -> None:
 
 def test_a_newer_set_is_refused_and_never_packed_over(tmp_path: Path) -> None:
     path = shutil.copytree(FORMAT_1 / "packed-raw", tmp_path / "set")
-    describe(path, 2)
+    describe(path, 3)
     before = contents(path)
-    with pytest.raises(NewerFormat, match=re.escape(f"{path} {SENTENCE}")):
+    sentence = "has format 3, this version of Stoker reads formats 1 to 2: use a newer version"
+    with pytest.raises(NewerFormat, match=re.escape(f"{path} {sentence}")):
         Dataset(path)
     with pytest.raises(StokerError):
         pack(image_folder(tmp_path / "photos", images=2), path, workers=1)

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from stoker.run.directory import Run
 from waiting import until
 
 READ_SET = Path(__file__).with_name("read_set.py")
+TESTS = Path(__file__).parents[1]
 TINY = "--model resnet9_w2 --image-size 8 --batch-size 64 --crop pad --crop-pad 1 --threads 1"
 
 
@@ -128,6 +130,30 @@ def test_a_run_from_a_store_has_the_bits_of_one_from_a_folder(
         shards = {shard["sha256"] for shard in splits["train"]["shards"]}
         kept = sum(file.stat().st_size for file in files if file.name in shards)
         assert kept <= most
+
+
+@pytest.mark.exact
+def test_a_run_from_a_store_with_the_index_in_partitions(
+    gateway: Gateway, bucket: str, small: Path, local: Path, tmp_path: Path
+) -> None:
+    """The set is packed into the bucket, and only its tables differ from those of the folder."""
+    location = f"s3://{bucket}/set"
+    lines = f"""
+        from parted_sets import parted
+        from stoker.data.packing.pack import pack
+        with parted():
+            pack("{small.parent / "photos"}", "{location}", shard_images=50, val_share=0, workers=1)
+    """
+    variables = {**with_cache(gateway, tmp_path / "cache"), "PYTHONPATH": str(TESTS)}
+    run_here([sys.executable, "-c", dedent(lines)], variables, tmp_path)
+    run_here(stoker_command("train", location, "--run", "remote", *FLAGS), variables, tmp_path)
+    assert losses(local) == losses(tmp_path / "remote")
+    assert last_weights(local) == last_weights(tmp_path / "remote")
+    served = [row for row in gateway.requests() if row.bucket == bucket]
+    rows = [row.key for row in served if "/rows/" in row.key]
+    assert len(rows) == len(set(rows)), "the rows of a shard were fetched twice"
+    printed = run_here(stoker_command("verify", location), variables, tmp_path)
+    assert "all hashes match" in printed
 
 
 @pytest.mark.exact

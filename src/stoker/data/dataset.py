@@ -2,43 +2,39 @@
 
 Invariants: files are opened read-only and never written, and memory does not grow with the shards.
 A set without its committed description does not open. Sample number i is row i of the split's
-index; rows are in shard order. A set in an object store or on a web server is opened like one in a
-folder: its index and its shards come through the cache of this machine.
+index; rows are in shard order. The index of a large split is read in parts, as they are needed. A
+set in an object store or on a web server is opened like one in a folder: its index and its shards
+come through the cache of this machine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from stoker.commit import sha256_file
-from stoker.data.description import description_trouble
-from stoker.data.index import contradictions, read_index
+from stoker.data.index.description import Damaged, description_trouble, is_parted
+from stoker.data.index.folder_rows import FolderRows
+from stoker.data.index.parted_rows import PartedColumn, PartedRows, RowFiles
+from stoker.data.index.read import Facts
+from stoker.data.index.shard_table import TABLE, ShardList, ShardTable, sizes_of
+from stoker.data.index.whole_rows import WholeRows
 from stoker.data.seal import FORMAT, seal_holds
 from stoker.data.shards import CHANGED, FolderShards, Shards
 from stoker.data.stored_set import StoredSet
 from stoker.errors import BadRequest, StokerError, is_readable
+from stoker.host.plain_file import open_plain
 from stoker.stores.location import location_of
 from stoker.stores.objects import Missing
-from stoker.text import one_line, shown
-
-
-class Damaged(StokerError):
-    """A file of a set that cannot be used, and why."""
-
-    def __init__(self, path: object, cause: object) -> None:
-        self.cause = shown(one_line(str(cause))) or "unreadable"
-        super().__init__(
-            f"{path} is damaged ({self.cause}): remove the set, then pack again with 'stoker pack'"
-        )
 
 
 class Dataset:
@@ -48,6 +44,7 @@ class Dataset:
         location = location_of(path)
         self.store = StoredSet(location) if location else None
         self.path = Path(path)
+        self._tables: dict[str, ShardTable] = {}
         self.name = str(location or self.path)
         """The folder or the location, for messages and records."""
         file = f"{self.name}/dataset.json"
@@ -112,13 +109,95 @@ class Dataset:
         if name not in self.description["splits"]:
             known = ", ".join(self.description["splits"])
             raise BadRequest(f"{self.name} has no split called '{name}': it has {known}")
+        facts, shards = self.description["splits"][name], self.shards(name)
+        classes = len(self.classes)
+        if isinstance(shards, ShardTable):
+            row_files, source = self._parted_files(name, shards)
+            rows: SplitRows = PartedRows(shards, facts, classes, self.codec, row_files)
+        else:
+            index, source = self._whole_files(name, facts)
+            rows = WholeRows(index, facts, classes, self.codec)
+        return SplitIndex(name, self.codec, shards, rows, source)
+
+    def shards(self, name: str) -> ShardList:
+        """The shards of a split. Raises StokerError where their table cannot be read or used."""
         facts = self.description["splits"][name]
+        if not is_parted(facts):
+            shards: list[Facts] = facts["shards"]
+            return shards
+        if name not in self._tables:
+            self._tables[name] = self._shard_table(name, facts)
+        return self._tables[name]
+
+    def _shard_table(self, name: str, facts: dict[str, Any]) -> ShardTable:
+        place = f"{self.name}/{name}/{TABLE}"
+        try:
+            if self.store:
+                data = self.store.table(f"{name}/{TABLE}", facts["shards_sha256"])
+            else:
+                with open_plain(self.path / name / TABLE) as file:
+                    data = file.read()
+            if hashlib.sha256(data).hexdigest() != facts["shards_sha256"]:
+                raise Damaged(place, "its hash is not the one in dataset.json")
+            return ShardTable(pa.py_buffer(data), facts)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise Damaged(place, error) from error
+
+    def _parted_files(self, name: str, table: ShardTable) -> tuple[RowFiles, Shards]:
         if self.store:
-            index, shards = self.store.split(name, facts)
-            return SplitIndex(name, facts, self.codec, len(self.classes), index, shards)
+            return self.store.parted_split(name, table)
+        return FolderRows(self.path / name, table), FolderShards(self.path / name, table)
+
+    def _whole_files(self, name: str, facts: dict[str, Any]) -> tuple[Path, Shards]:
+        if self.store:
+            return self.store.split(name, facts)
         folder = self.path / name
-        index, files = folder / "index.parquet", FolderShards(folder, facts["shards"])
-        return SplitIndex(name, facts, self.codec, len(self.classes), index, files)
+        return folder / "index.parquet", FolderShards(folder, facts["shards"])
+
+
+class SplitRows(Protocol):
+    """The rows of a split's index."""
+
+    @property
+    def has_hashes(self) -> bool: ...
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Bytes of the largest stored image, and pixels of the largest one."""
+
+    @property
+    def mean_bytes(self) -> float:
+        """Of a stored image."""
+
+    @property
+    def class_counts(self) -> NDArray[np.int64]:
+        """The images of each class."""
+
+    @property
+    def even_side(self) -> int:
+        """The side of the images, where all are raw squares of one size at even distances; or 0."""
+
+    def place_of(self, sample: int) -> tuple[int, int, int]:
+        """The shard of a sample, and the offset and length of its bytes there."""
+
+    def hash_of(self, sample: int) -> memoryview | None:
+        """The first bytes of the SHA-256 of a sample's stored bytes; None where it has none."""
+
+    def some_sizes(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Widths and heights of all images, or of enough to stand for them."""
+
+    def prepare(self, samples: NDArray[np.int64]) -> None:
+        """Have the rows of some samples at hand. Raises StokerError."""
+
+    def paths(self) -> Iterator[str]:
+        """The original paths of all samples, as printable text."""
+
+    def paths_of(self, samples: list[int]) -> list[str]:
+        """The original paths of some samples. As `paths`, it raises StokerError where the index can
+        no longer be read."""
+
+    def close(self) -> None:
+        """End what waits for a store."""
 
 
 @dataclass(frozen=True)
@@ -136,39 +215,23 @@ class SplitIndex:
     """The samples of one split, by number."""
 
     def __init__(
-        self,
-        name: str,
-        description: dict[str, Any],
-        codec: str,
-        classes: int,
-        index_file: Path,
-        source: Shards,
+        self, name: str, codec: str, shards: ShardList, rows: SplitRows, source: Shards
     ) -> None:
-        self.name, self.codec, self.source = name, codec, source
-        self.shards: list[dict[str, Any]] = description["shards"]
-        self.shard_sizes = np.array([shard["images"] for shard in self.shards], dtype=np.int64)
-        self.index_file = index_file
-        try:
-            index = read_index(index_file)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise Damaged(index_file, error) from error
-        if sha256_file(index_file) != description["index_sha256"]:
-            raise Damaged(index_file, "its hash is not the one in dataset.json")
-        if texts := contradictions(index, description, classes, codec):
-            raise Damaged(index_file, texts[0])
-        self.shard, self.offset, self.length = index.shard, index.offset, index.length
-        self.labels, self.widths, self.heights = index.label, index.width, index.height
-        self.hashes = index.hashes
+        self.name, self.codec, self.shards, self.source = name, codec, shards, source
+        self.shard_sizes, self.shard_bytes = sizes_of(shards)
+        self.rows = rows
+        column = columns_of(rows)
+        self.shard, self.offset, self.length = column("shard"), column("offset"), column("length")
+        self.labels, self.widths, self.heights = column("label"), column("width"), column("height")
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def bytes_of(self, sample: int, into: bytearray | None = None) -> memoryview:
         """A sample's stored bytes, in `into` if given. Raises StokerError for a failed read."""
-        size = int(self.length[sample])
+        number, offset, size = self.rows.place_of(sample)
         view = memoryview(bytearray(size) if into is None else into)[:size]
         try:
-            number, offset = int(self.shard[sample]), int(self.offset[sample])
             opened = self.source.open(number)
             read = (opened or self._unopened(number)).read(view, offset)
         except OSError as error:
@@ -204,30 +267,31 @@ class SplitIndex:
             self.source.gather([*zip(*(c[samples].tolist() for c in columns), strict=True)])
 
     @property
+    def is_parted(self) -> bool:
+        """Whether the index is read in parts, as they are needed."""
+        return isinstance(self.rows, PartedRows)
+
+    @property
     def largest(self) -> tuple[int, int]:
         """Bytes of the largest stored image, and of the largest decoded one."""
-        pixels = self.widths.astype(np.int64) * self.heights
-        return int(self.length.max(initial=0)), 3 * int(pixels.max(initial=0))
-
-    def paths(self) -> pa.ChunkedArray:
-        """The original path of each sample, as printable text."""
-        return pq.read_table(self.index_file, columns=["path"]).column("path")
-
-    def paths_of(self, samples: list[int]) -> list[str]:
-        """The original paths of some samples. Raises OSError or pa.ArrowException where the index
-        can no longer be read."""
-        paths, first, wanted = dict[int, str](), 0, sorted(set(samples))
-        with pq.ParquetFile(self.index_file) as index:
-            # In parts: the paths of millions of images are more than anything else in memory.
-            for part in index.iter_batches(columns=["path"]):
-                begin, end = np.searchsorted(wanted, [first, first + len(part)])
-                for sample in wanted[begin:end]:
-                    paths[sample] = str(part.column(0)[sample - first].as_py())
-                first += len(part)
-        return [paths[sample] for sample in samples]
+        stored_bytes, pixels = self.rows.largest
+        return stored_bytes, 3 * pixels
 
     def origin_of(self, sample: int) -> str:
         """The shard, offset and original path of a sample, for messages."""
-        paths = self.paths()
         shard = self.source.place(int(self.shard[sample]))
-        return f"{shard} at byte {int(self.offset[sample])} (from {paths[sample].as_py()})"
+        (path,) = self.rows.paths_of([sample])
+        return f"{shard} at byte {int(self.offset[sample])} (from {path})"
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        self.rows.close()
+        self.source.close()
+
+
+def columns_of(rows: SplitRows) -> Callable[[str], Any]:
+    """The columns of an index, by name."""
+    if isinstance(rows, PartedRows):
+        return partial(PartedColumn, rows)
+    assert isinstance(rows, WholeRows)
+    return partial(getattr, rows.index)

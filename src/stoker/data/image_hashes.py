@@ -29,7 +29,6 @@ Progress = Callable[[int, int], None]
 class Rows:
     """The images of one shard as the index lists them, by offset."""
 
-    first: int
     offset: list[int]
     length: list[int]
     hash: list[bytes]
@@ -54,7 +53,7 @@ class ByteCounter:
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self.done, self.stopped = 0, False
-        self._progress, self._total = progress, total
+        self._progress, self.total = progress, total
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
@@ -64,7 +63,7 @@ class ByteCounter:
         with self._lock:
             self.done += count
             if self._progress:
-                self._progress(self.done, self._total)
+                self._progress(self.done, self.total)
 
 
 def hash_blocks(
@@ -108,7 +107,7 @@ class ImageHashes:
     """Compares the images of a shard with their hashes, block by block."""
 
     def __init__(self, rows: Rows | None) -> None:
-        self._rows = rows or Rows(0, [], [], [])
+        self._rows = rows or Rows([], [], [])
         self._row, self._hash = 0, hashlib.sha256()
         self._bad: list[int] = []
 

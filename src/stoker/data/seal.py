@@ -12,7 +12,10 @@ import hashlib
 import json
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
+"""Of a set with a large split; older versions of Stoker say that they cannot read it."""
+WHOLE_FORMAT = 1
+"""Of all other sets."""
 SEAL = "digest"
 REJECTED_SHA256 = "rejected_sha256"
 NEAR_SHA256 = "near_duplicates_sha256"

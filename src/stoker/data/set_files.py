@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stoker.data.image_hashes import Sink, Unreadable, read_blocks
+from stoker.data.index.shard_table import TABLE
 from stoker.host.limits import usable_cores
 from stoker.stores.client import StoreClient
 from stoker.stores.location import Location, location_of
@@ -113,7 +114,7 @@ class StoredFiles:
         entry = self._found(name)
         if entry is None:
             raise Unreadable("missing")
-        if name.endswith("/index.parquet"):
+        if name.endswith(("/index.parquet", f"/{TABLE}")):
             path = self.path_of(name)
             path.parent.mkdir(exist_ok=True)
             with path.open("wb") as file:

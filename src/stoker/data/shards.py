@@ -12,8 +12,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from stoker.data.index.shard_table import ShardList
 from stoker.errors import StokerError
 from stoker.faults import reach
 from stoker.host.page_cache import drop
@@ -23,8 +24,6 @@ SHARDS_OPEN = 400
 """Below the usual limit of 1024 open files, and more than the readers of a loader need."""
 CHANGED = "it was changed after packing: remove the set, then pack again with 'stoker pack'"
 
-Facts = dict[str, Any]
-"""Name, images, bytes and hash of a shard, as the description of a set has them."""
 Upcoming = Callable[[], Iterable[int]]
 """Returns the numbers of the shards that are needed next, the soonest first; some repeatedly."""
 
@@ -101,7 +100,7 @@ class FolderShards:
 
     is_local = True
 
-    def __init__(self, folder: Path, shards: list[Facts]) -> None:
+    def __init__(self, folder: Path, shards: ShardList) -> None:
         self._folder, self._shards = folder, shards
         self._opened: OrderedDict[int, OpenShard] = OrderedDict()
         self._lock = threading.Lock()

@@ -14,8 +14,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from stoker.data.index.shard_table import ShardTable
 from stoker.data.seal import seal_holds
 from stoker.data.shards import print_note
+from stoker.data.stored_rows import StoredRows
 from stoker.data.stored_shards import SENT_AGAIN, Source, StoredShards, naming
 from stoker.errors import StokerError
 from stoker.stores.cache import FileCache, HeldFile, Wanted
@@ -63,7 +65,23 @@ class StoredSet:
         index, held = self.file(client, f"{name}/index.parquet", facts["index_sha256"])
         return index, StoredShards(self._source(client, name, held), facts["shards"])
 
-    def _source(self, client: StoreClient, name: str, index: HeldFile) -> Source:
+    def table(self, key: str, sha256: str) -> bytes:
+        """The bytes of a table, through the cache. Raises StokerError where it is missing or
+        damaged."""
+        path, held = self.file(self._client(), key, sha256)
+        try:
+            return path.read_bytes()
+        finally:
+            held.close()
+
+    def parted_split(self, name: str, table: ShardTable) -> tuple[StoredRows, StoredShards]:
+        """The rows of a large split, and its shards."""
+        client = self._client()
+        cache = self.cache if self.cache.limit_bytes else None
+        shards = StoredShards(self._source(client, name), table)
+        return StoredRows(self._client(), cache, name, table), shards
+
+    def _source(self, client: StoreClient, name: str, index: HeldFile | None = None) -> Source:
         ranks_here = (
             int(text) if (text := os.environ.get("LOCAL_WORLD_SIZE", "")).isdecimal() else 1
         )

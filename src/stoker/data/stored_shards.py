@@ -19,10 +19,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
-from stoker.data.shards import SHARDS_OPEN, Facts, OpenShard, Upcoming
+from stoker.data.index.shard_table import ShardList
+from stoker.data.shards import SHARDS_OPEN, OpenShard, Upcoming
 from stoker.errors import StokerError
 from stoker.faults import reach
 from stoker.stores.cache import FileCache, HeldFile, NoRoom, Wanted, WrongHash
@@ -54,8 +55,9 @@ class Source:
     split: str
     share_bytes: int
     """Bytes of the cache that this split may hold at a time, in this process."""
-    index: HeldFile
-    """The index of the split, which is read again where an image is named."""
+    index: HeldFile | None
+    """The index of the split, which is read again where an image is named; None for a large split,
+    whose rows come in parts."""
 
 
 class StoredShards:
@@ -63,7 +65,7 @@ class StoredShards:
 
     is_local = False
 
-    def __init__(self, source: Source, shards: list[Facts]) -> None:
+    def __init__(self, source: Source, shards: ShardList) -> None:
         self._source, self._shards = source, shards
         self._client, self._cache = source.client, source.cache
         self._held: OrderedDict[int, OpenShard] = OrderedDict()
@@ -82,7 +84,7 @@ class StoredShards:
         self._reported: set[str] = set()
         self.fetched = self.ranges = 0
         """Shards that were fetched whole, and images that were read alone."""
-        _in_use.add(self)
+        IN_USE.add(self)
 
     def _start_pools(self) -> None:
         """Their threads start when they are first needed."""
@@ -344,12 +346,18 @@ class StoredShards:
         self._client.stopped.set()
 
 
-_in_use: WeakSet[StoredShards] = WeakSet()
+class Abandoned(Protocol):
+    """What waits for a store, and shall not beyond the end of the program."""
+
+    def abandon(self) -> None: ...
+
+
+IN_USE: WeakSet[Abandoned] = WeakSet()
 
 
 def _abandon_all() -> None:
-    for shards in list(_in_use):
-        shards.abandon()
+    for waiting in list(IN_USE):
+        waiting.abandon()
 
 
 # Called before Python waits for threads at its exit, as `atexit` is not.
@@ -376,7 +384,7 @@ def is_intact(shard: OpenShard, wanted: Wanted) -> bool:
     return digest.hexdigest() == wanted.sha256
 
 
-def within(upcoming: Iterable[int], shards: list[Facts], share_bytes: int) -> list[int]:
+def within(upcoming: Iterable[int], shards: ShardList, share_bytes: int) -> list[int]:
     """The first of the upcoming shards that fit into a share, each once, the soonest first."""
     chosen: dict[int, None] = {}
     total = 0

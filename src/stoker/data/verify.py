@@ -11,23 +11,37 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stoker.commit import json_bytes
-from stoker.data.dataset import Damaged, Dataset
+from stoker.data.dataset import Dataset
 from stoker.data.image_hashes import ByteCounter, HashedFile, Progress, Rows, hash_blocks
-from stoker.data.index import Index, contradictions, read_index
+from stoker.data.index.description import Damaged, is_parted
+from stoker.data.index.shard_table import (
+    ShardList,
+    ShardTable,
+    bytes_in,
+    has_numbered,
+    rows_files,
+    shard_names,
+    split_table,
+    table_sha256,
+)
+from stoker.data.listed_images import (
+    ListedImages,
+    NoImages,
+    PartedImages,
+    WholeImages,
+)
 from stoker.data.seal import CACHES, NEAR_SHA256, REJECTED_SHA256, is_sealed
 from stoker.data.set_files import SetFiles, files_of
+from stoker.stores.in_threads import in_threads
 from stoker.text import one_line, shown
 
 MOST_NAMED = 10
@@ -63,8 +77,10 @@ class File:
     name: str
     sha256: str
     bytes: int | None = None
-    rows: Callable[[], Rows] | None = None
-    """The images of a shard; None for a table, and for a shard whose index is damaged."""
+    number: int = 0
+    """Of a shard."""
+    images: ListedImages | None = None
+    """Those of a shard; None for a table, and for a shard whose index is damaged."""
 
 
 def verify(
@@ -109,36 +125,79 @@ def check_files(
     progress: Progress | None,
 ) -> None:
     """Check the tables first, because the indexes list the images; then the shards, in threads."""
-    tables = tables_of(description)
+    tables, splits = tables_of(description), description["splits"]
     sizes = [files.size_of(table.name) for table in tables]
-    splits = description["splits"].items()
-    sizes += [shard["bytes"] for _, facts in splits for shard in facts["shards"]]
-    counter = ByteCounter(progress, sum(sizes))
+    counter = ByteCounter(progress, sum(sizes) + sum(map(bytes_in, splits.values())))
     intact = {table.name for table in tables if check_table(files, table, counter, report)}
-    shards = []
-    for split, facts in splits:
-        intact_index = f"{split}/index.parquet" in intact
-        index = checked_rows(files, split, description, report) if intact_index else None
-        for number, shard in enumerate(facts["shards"]):
-            rows = partial(index.rows, number) if index is not None else None
-            shards.append(File(f"{split}/{shard['name']}", shard["sha256"], shard["bytes"], rows))
-        report.images += facts["images"]
-    report.shards = len(shards)
-    owners = {shard.sha256: shard.name for shard in shards}
-    pool = ThreadPoolExecutor(threads, "stoker-verify")
-    try:
-        contents = pool.map(
-            lambda shard: hashed(files, shard, shard.rows and shard.rows(), counter), shards
-        )
-        for shard, content in zip(shards, contents, strict=True):
-            report.problems += shard_problems(files, shard, content, owners)
-    except BaseException:
-        files.stop()
-        raise
-    finally:
+    listed = [listed_split(files, split, description, intact, report) for split in splits]
+    counter.total += sum(file.bytes for split in listed for file in rows_files(split.shards))
+    report.images = sum(facts["images"] for facts in splits.values())
+    report.shards = sum(len(split.shards) for split in listed)
+    shards = (shard for split in listed for shard in split.files())
+    check = partial(check_shard, files, listed, counter)
+
+    def stop() -> None:
         counter.stopped = True
-        pool.shutdown(cancel_futures=True)
+        files.stop()
+
+    for problems in in_threads(check, shards, threads, stop):
+        report.problems += problems
     report.bytes = counter.done
+
+
+@dataclass(frozen=True)
+class ListedSplit:
+    """The shards of a split, and the images in them."""
+
+    name: str
+    shards: ShardList
+    images: ListedImages | None
+
+    def files(self) -> Iterator[File]:
+        for number, shard in enumerate(self.shards):
+            name = f"{self.name}/{shard['name']}"
+            yield File(name, shard["sha256"], shard["bytes"], number, self.images)
+
+
+def listed_split(
+    files: SetFiles,
+    split: str,
+    description: dict[str, Any],
+    intact: set[str],
+    report: VerifyReport,
+) -> ListedSplit:
+    """What a split must hold; with problems in the report where its tables cannot be used. `intact`
+    are the tables whose hashes match."""
+    facts = description["splits"][split]
+    name, shards = f"{split}/{split_table(facts)}", facts.get("shards", [])
+    images: ListedImages | None = None
+    try:
+        if name in intact and is_parted(facts):
+            shards = ShardTable(pa.py_buffer(files.path_of(name).read_bytes()), facts)
+            images = PartedImages(files, split, shards, description)
+        elif name in intact:
+            whole = WholeImages(files, split, description)
+            images = whole if whole.has_hashes else None
+    except NoImages as error:
+        report.problems += [Problem(name, text) for text in error.args]
+    except (OSError, ValueError, pa.ArrowException) as error:
+        text = f"cannot be read as a table of shards: {shown(one_line(str(error)))}"
+        report.problems.append(Problem(name, text))
+    return ListedSplit(split, shards, images)
+
+
+def check_shard(
+    files: SetFiles, listed: list[ListedSplit], counter: ByteCounter, shard: File
+) -> list[Problem]:
+    """The problems of a shard, and of the rows of the index that are its own."""
+    problems, rows = list[Problem](), None
+    try:
+        rows = shard.images.rows(shard.number, counter) if shard.images else None
+    except NoImages as error:
+        assert shard.images is not None
+        problems = [Problem(shard.images.place(shard.number), text) for text in error.args]
+    content = hashed(files, shard, rows, counter)
+    return problems + shard_problems(shard, rows, content, listed)
 
 
 def hashed(files: SetFiles, file: File, rows: Rows | None, counter: ByteCounter) -> HashedFile:
@@ -149,7 +208,7 @@ def hashed(files: SetFiles, file: File, rows: Rows | None, counter: ByteCounter)
 def tables_of(description: dict[str, Any]) -> list[File]:
     """The tables whose hashes the description holds."""
     tables = [
-        File(f"{split}/index.parquet", facts["index_sha256"])
+        File(f"{split}/{split_table(facts)}", table_sha256(facts))
         for split, facts in description["splits"].items()
     ]
     if is_sealed(description):
@@ -169,70 +228,37 @@ def check_table(files: SetFiles, table: File, counter: ByteCounter, report: Veri
     return False
 
 
-class ShardRows:
-    """The images of a split, by shard; 40 bytes of memory an image."""
-
-    def __init__(self, index: Index, sizes: list[int]) -> None:
-        self._index = index
-        self._edges = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
-
-    def rows(self, number: int) -> Rows:
-        first, end = self._edges[number], self._edges[number + 1]
-        return Rows(
-            first,
-            self._index.offset[first:end].tolist(),
-            self._index.length[first:end].tolist(),
-            [bytes(self._index.hash_of(row) or b"") for row in range(first, end)],
-        )
-
-
-def checked_rows(
-    files: SetFiles, split: str, description: dict[str, Any], report: VerifyReport
-) -> ShardRows | None:
-    """The images of a split; None, and problems in the report, where its index cannot be used."""
-    name, facts = f"{split}/index.parquet", description["splits"][split]
-    try:
-        index = read_index(files.path_of(name))
-        codec = description["storage"]["codec"]
-        texts = contradictions(index, facts, len(description["classes"]), codec)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        texts = [f"cannot be read as an index: {shown(one_line(str(error)))}"]
-    report.problems += [Problem(name, text) for text in texts]
-    if texts or index.hashes is None:
-        return None
-    return ShardRows(index, [shard["images"] for shard in facts["shards"]])
-
-
 def shard_problems(
-    files: SetFiles, shard: File, content: HashedFile, owners: dict[str, str]
+    shard: File, rows: Rows | None, content: HashedFile, listed: list[ListedSplit]
 ) -> list[Problem]:
     """The problems of a shard: one for the whole file, or one for each damaged image."""
     if content.trouble is not None:
         return [Problem(shard.name, content.trouble)]
     if content.sha256 == shard.sha256 and not content.bad:
         return []
-    if content.sha256 in owners and content.sha256 != shard.sha256:
-        return [Problem(shard.name, f"holds the bytes of {owners[content.sha256]}")]
+    others = (file for split in listed for file in split.files())
+    owner = next((file.name for file in others if file.sha256 == content.sha256), None)
+    if owner and content.sha256 != shard.sha256:
+        return [Problem(shard.name, f"holds the bytes of {owner}")]
     problems = []
     if content.bytes != shard.bytes:
         problems.append(Problem(shard.name, f"has {content.bytes:,} bytes, not {shard.bytes:,}"))
-    if shard.rows is None:
+    if rows is None:
         text = "damaged; the images cannot be named, because its index is damaged too"
         return problems or [Problem(shard.name, text)]
-    problems += image_problems(files, shard, shard.rows(), content)
+    problems += image_problems(shard, rows, content)
     text = "damaged outside the images: a header, a label or padding of the tar"
     return problems or [Problem(shard.name, text)]
 
 
-def image_problems(files: SetFiles, shard: File, rows: Rows, content: HashedFile) -> list[Problem]:
+def image_problems(shard: File, rows: Rows, content: HashedFile) -> list[Problem]:
     """The damaged images of a shard, each with its key, its offset and its original path."""
     if not content.bad:
         return []
-    index = f"{shard.name.rpartition('/')[0]}/index.parquet"
-    names = pq.read_table(files.path_of(index), columns=["key", "path"])
-    problems = []
+    assert shard.images is not None
+    names, problems = shard.images.names(shard.number), []
     for row in content.bad[:MOST_NAMED]:
-        key, path = (names.column(name)[rows.first + row].as_py() for name in ("key", "path"))
+        key, path = (names.column(name)[row].as_py() for name in ("key", "path"))
         cut_off = rows.offset[row] + rows.length[row] > content.bytes
         state = "is cut off" if cut_off else "is damaged"
         text = f"image {key} at byte {rows.offset[row]} {state} (from {path})"
@@ -247,14 +273,16 @@ def check_other_files(files: SetFiles, description: dict[str, Any], report: Veri
     listed = {"dataset.json", "rejected.parquet", *CACHES}
     listed |= {table.name for table in tables_of(description)}
     for split, facts in description["splits"].items():
-        listed |= {f"{split}/{shard['name']}" for shard in facts["shards"]}
+        if not is_parted(facts):
+            listed |= {f"{split}/{name}" for name in shard_names(facts)}
     names = files.names()
     if names is None:
         report.notes.append("a web server does not list its files: others were not searched for")
         return
     others = []
     for name in names:
-        if name in listed:
+        split, _, file = name.partition("/")
+        if name in listed or has_numbered(description["splits"].get(split, {}), file):
             continue
         if name.endswith((".tar", ".parquet")) and not name.startswith(".parts/"):
             report.problems.append(Problem(name, "not in dataset.json"))

@@ -125,7 +125,7 @@ class Visit:
         if self.dataset:
             split = self.dataset.split("train")
             files = split.source.files(range(len(split.shards)))
-            image_bytes = float(split.length.mean())
+            image_bytes = split.rows.mean_bytes
         elif self.options.data and (files := some_files(self.folder)):
             image_bytes = sum(path.stat().st_size for path in files) / len(files)
         if files:

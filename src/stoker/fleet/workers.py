@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -28,6 +28,8 @@ _starting = threading.Lock()
 
 AHEAD = 2
 """Tasks that are queued beyond one for each worker: enough that no worker waits for a task."""
+HELD_BACK_S = 0.1
+"""How long a stop signal waits, at most."""
 
 
 def map_tasks(
@@ -58,9 +60,9 @@ def map_tasks(
                 pending.add(pool.submit(function, task))
             del task  # frees its memory here while it is queued
             if len(pending) >= workers + AHEAD:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
-        yield from (future.result() for future in as_completed(pending))
+                yield from finished(pending)
+        while pending:
+            yield from finished(pending)
     except BrokenProcessPool as error:
         raise StokerError(
             "a worker process died (out of memory, or killed); finished work is kept: start the "
@@ -68,6 +70,18 @@ def map_tasks(
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def finished(pending: set[Future[Result]]) -> list[Result]:
+    """Wait for the next results, and take their futures out of `pending`. Stop signals are held
+    back for moments: an exception inside `wait` would leave locks held, and the pool would not end.
+    """
+    while True:
+        with delayed_signals():
+            done, _ = wait(pending, HELD_BACK_S, FIRST_COMPLETED)
+            pending -= done
+            if done:
+                return [future.result() for future in done]
 
 
 def refuse_repetition(call: str) -> None:

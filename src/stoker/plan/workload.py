@@ -15,6 +15,7 @@ from stoker.recipe.schedule import Timeline
 
 if TYPE_CHECKING:
     from stoker.data.dataset import Dataset
+from stoker.data.index.shard_table import bytes_in
 
 FLOAT_BYTES = 4
 
@@ -131,6 +132,6 @@ def workload_of_set(
         dataset.images(dataset.eval_split) if dataset.eval_split else 0,
         len(dataset.classes),
         parameters=parameters,
-        data_bytes=sum(shard["bytes"] for split in splits.values() for shard in split["shards"]),
+        data_bytes=sum(map(bytes_in, splits.values())),
         until=until,
     )

@@ -7,6 +7,7 @@ import unicodedata
 from typing import Any
 
 from stoker.data.dataset import Dataset
+from stoker.data.index.shard_table import shard_count
 from stoker.data.packing.duplicates import EXAMPLES
 from stoker.data.packing.shard import ShardReport
 from stoker.show.progress import progress
@@ -48,7 +49,7 @@ def summary_lines(
     images are smaller than their sources, of which the largest has this width and height."""
     report: dict[str, Any] = dataset.description["report"]
     counts = ", ".join(f"{split} {count:,}" for split, count in report["images"].items())
-    shards = sum(len(split["shards"]) for split in dataset.description["splits"].values())
+    shards = sum(map(shard_count, dataset.description["splits"].values()))
     small, median, large = (f"{width}x{height}" for width, height in report["sizes"]["pixels"])
     lines = [
         f"{dataset.name}: {plural(sum(report['images'].values()), 'image')} ({counts}) in "

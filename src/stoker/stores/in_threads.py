@@ -12,17 +12,15 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from stoker.stores.client import StoreClient
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def in_threads(
-    call: Callable[[Item], Result], items: Iterable[Item], threads: int, client: StoreClient
+    call: Callable[[Item], Result], items: Iterable[Item], threads: int, stop: Callable[[], object]
 ) -> Generator[Result]:
-    """The results of a call for each item, in order; raises what a call raises, at its turn. A
-    caller that leaves early stops the requests of `client`."""
+    """The results of a call for each item, in order; raises what a call raises, at its turn. Where
+    the caller leaves early, `stop` ends the calls that are under way."""
     pool = ThreadPoolExecutor(threads, "stoker-requests")
     pending: deque[Future[Result]] = deque()
     is_done = False
@@ -36,5 +34,5 @@ def in_threads(
         is_done = True
     finally:
         if not is_done:
-            client.stopped.set()
+            stop()
         pool.shutdown(wait=is_done, cancel_futures=True)

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from stoker.data.columns import numbers
+from stoker.data.index.columns import numbers
 from stoker.data.packing.duplicates import pixel_hashes
 from stoker.data.packing.shard import (
     Files,

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -76,7 +75,7 @@ class Prepared:
         """The weights of the classes on a device; None where all count the same."""
         if self.recipe.class_weights == OFF:
             return None
-        weights = class_weights(self.recipe.class_weights, counts_of(self.dataset, self.split))
+        weights = class_weights(self.recipe.class_weights, self.split.rows.class_counts)
         return torch.from_numpy(weights).float().to(device)
 
 
@@ -95,7 +94,7 @@ def prepare(
     fit = fit_loading(recipe, timeline, split, evaluated, ranks)
     fit.notes.extend(size_notes(dataset, timeline, split, evaluated))
     if recipe.class_weights != OFF:
-        counts = counts_of(dataset, split)
+        counts = split.rows.class_counts
         fit.notes.append(weights_note(recipe.class_weights, counts, dataset.classes))
     if (recipe.patience or recipe.target) and evaluated is None:
         raise BadRequest(
@@ -123,11 +122,6 @@ def with_start(prepared: Prepared) -> Prepared:
     prepared.fit.notes.extend(start.note(prepared.recipe))
     normalise = normalise_of(start.input, prepared.normalise)
     return replace(prepared, start=start, normalise=normalise)
-
-
-def counts_of(dataset: Dataset, split: SplitIndex) -> Ints:
-    """The number of images of each class in a split."""
-    return np.bincount(split.labels, minlength=len(dataset.classes)).astype(np.int64)
 
 
 def size_notes(

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stoker.data.description import class_trouble
 from stoker.data.images.encode import Storage
+from stoker.data.index.description import class_trouble
 from stoker.errors import BadRequest, StokerError
 from stoker.recipe.model_file import ModelCode, function_of, is_own, read_code
 from stoker.recipe.recipe import Recipe

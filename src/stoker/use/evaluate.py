@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -26,7 +25,7 @@ from stoker.errors import BadRequest, StokerError
 from stoker.host.limits import allowed_memory, usable_cores, usable_memory
 from stoker.host.out_of_memory import is_out_of_memory
 from stoker.run.evaluation import EvaluationReport
-from stoker.text import one_line, plural
+from stoker.text import plural
 from stoker.train.evaluate import MOST_KEPT, Accuracy, Answers, Evaluator
 from stoker.train.loaders import host_bytes
 from stoker.train.process_group import Ranks
@@ -171,11 +170,7 @@ def report_on(
     labels = selection.labels
     report = report_of(selection.name, classes, labels, accuracy, answers)
     chosen: Ints = highest_losses(answers.loss, worst)
-    try:
-        paths = selection.split.paths_of(selection.samples[chosen].tolist())
-    except (OSError, pa.ArrowException) as error:
-        file = selection.split.index_file
-        raise StokerError(f"cannot read {file}: {one_line(str(error))}") from error
+    paths = selection.split.rows.paths_of(selection.samples[chosen].tolist())
     rows = worst_samples(chosen, selection.samples, paths, labels, answers)
     return replace(report, worst=rows)
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -133,7 +134,8 @@ class Predictor:
             yield from loader.batches(source.items())
 
     def _stored_batches(self, split: SplitIndex) -> Iterator[NamedBatch]:
-        spec, size, paths = self._classifier.preprocessing, self._batch_size, split.paths()
+        spec, size = self._classifier.preprocessing, self._batch_size
+        paths = split.rows.paths()
         options = LoaderOptions(memory=lambda: self._transfer.memory(PREFETCH + 2))
         view = View(crop_pct=spec.crop_pct)
         loader = BatchLoader(
@@ -145,7 +147,7 @@ class Predictor:
         )
         with closing(loader):
             for loaded in loader.batches(plan):
-                names = paths.slice(loaded.batch.position, loaded.batch.size).to_pylist()
+                names = list(islice(paths, loaded.batch.size))
                 yield NamedBatch(names, [None] * len(names), loaded)
 
     def _of_batches(self, batches: Iterator[NamedBatch]) -> Iterator[NamedAnswers]:

@@ -170,9 +170,10 @@ def complete_file(path: Path) -> Iterator[IO[bytes]]:
     is_special = path.exists() and not path.is_file()
     target = path.resolve()  # a link stays, and what it leads to is replaced
     draft = path if is_special else temporary(target)
-    with writing(str(path)):
-        file = draft.open("wb")
-    try:
+    file: IO[bytes] | None = None
+    try:  # a stop request may come as soon as the file exists
+        with writing(str(path)):
+            file = draft.open("wb")
         yield file
         with writing(str(path)):
             file.close()
@@ -180,9 +181,11 @@ def complete_file(path: Path) -> Iterator[IO[bytes]]:
                 publish(draft, target)
     except BaseException:
         with suppress(OSError):  # it was said already
-            file.close()
+            if file is not None:
+                file.close()
         if not is_special:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
         raise
 
 

@@ -39,7 +39,8 @@ class Selection:
 
     @property
     def labels(self) -> Ints:
-        return self.split.labels[self.samples]
+        labels: Ints = self.split.labels[self.samples]
+        return labels
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,10 @@ def select(dataset: Dataset, name: str, classes: list[str]) -> Selection:
         raise BadRequest(nothing_in_common(dataset, classes))
     stored = dataset.split(name)
     split = copy.copy(stored)
-    split.labels = to_model[stored.labels]
+    split.labels = to_model[stored.labels[:]]
     samples = np.flatnonzero(split.labels >= 0)
-    unknown = np.bincount(stored.labels[split.labels < 0], minlength=len(dataset.classes)).tolist()
-    left_out = dict(zip(dataset.classes, unknown, strict=True))
-    left_out = {known: images for known, images in left_out.items() if images}
+    counts = zip(dataset.classes, stored.rows.class_counts.tolist(), to_model, strict=True)
+    left_out = {known: images for known, images, number in counts if images and number < 0}
     if not len(samples):
         raise BadRequest(
             f"{dataset.name} has no image in {name} of a class that the model knows: it has "

@@ -184,8 +184,8 @@ class TestRefusing:
             Dataset(damaged)
 
     def test_a_format_of_the_future_is_named_with_what_to_do(self, damaged: Path) -> None:
-        describe(damaged, format=2)
-        with pytest.raises(BadRequest, match=r"has format 2, .* reads format 1: use a newer"):
+        describe(damaged, format=3)
+        with pytest.raises(BadRequest, match=r"has format 3, .* reads formats 1 to 2: use a newer"):
             Dataset(damaged)
 
     def test_a_description_without_a_format_is_damaged(self, damaged: Path) -> None:
@@ -287,7 +287,7 @@ REFUSALS: dict[str, Callable[[Path], object]] = {
     "half a description": lambda root: os.truncate(root / "dataset.json", 20),
     "a list": lambda root: (root / "dataset.json").write_text("[]"),
     "no format": lambda root: describe(root, format=None),
-    "newer": lambda root: describe(root, format=2),
+    "newer": lambda root: describe(root, format=3),
     "changed": lambda root: (root / "dataset.json").write_text('{"format": 1, "digest": ""}'),
     "no index": lambda root: (root / "train" / "index.parquet").unlink(),
     "other index": lambda root: shutil.copy(

@@ -314,8 +314,8 @@ class TestDescriptions:
 
     def test_a_format_of_the_future(self, damaged: Path) -> None:
         path = damaged / "dataset.json"
-        path.write_bytes(json_bytes(sealed(json.loads(path.read_text()) | {"format": 2})))
-        with pytest.raises(StokerError, match="has format 2"):
+        path.write_bytes(json_bytes(sealed(json.loads(path.read_text()) | {"format": 3})))
+        with pytest.raises(StokerError, match="has format 3"):
             verify(damaged)
 
     @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,3 +149,30 @@ def test_a_program_that_is_imported_by_its_own_workers_ends_with_the_reason(tmp_
     assert done.returncode == 1
     assert "call it below if __name__ == '__main__':" in done.stderr
     assert "a worker process died" in done.stderr
+
+
+class Stopped(Exception):
+    """What the handler of a stop signal raises."""
+
+
+def test_a_stop_signal_is_not_raised_inside_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There it would leave a lock held that the pool needs to end."""
+    waits, wait = [], workers.wait
+
+    def interrupted(*arguments: Any) -> Any:
+        if not waits:
+            signal.raise_signal(signal.SIGTERM)
+        waits.append("whole")
+        return wait(*arguments)
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(workers, "wait", interrupted)
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with pytest.raises(Stopped):
+            list(map_tasks(len, [[1], [2]] * 8, 2))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert waits == ["whole"]

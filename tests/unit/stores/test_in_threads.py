@@ -18,7 +18,9 @@ def client() -> Any:
 
 
 def test_results_come_in_order_and_the_client_goes_on(client: Any) -> None:
-    assert list(in_threads(lambda n: n * n, range(100), 4, client)) == [n * n for n in range(100)]
+    assert list(in_threads(lambda n: n * n, range(100), 4, client.stopped.set)) == [
+        n * n for n in range(100)
+    ]
     assert not client.stopped.is_set()
 
 
@@ -31,7 +33,7 @@ def test_items_are_taken_a_few_ahead(client: Any) -> None:
             taken += 1
             yield number
 
-    results = in_threads(lambda n: n, items(), 2, client)
+    results = in_threads(lambda n: n, items(), 2, client.stopped.set)
     assert next(results) == 0
     assert taken <= 5
     results.close()
@@ -45,7 +47,7 @@ def test_an_error_comes_at_its_turn_and_stops_the_others(client: Any) -> None:
         return number
 
     with pytest.raises(ValueError, match="the first"):
-        list(in_threads(call, range(4), 4, client))
+        list(in_threads(call, range(4), 4, client.stopped.set))
     assert client.stopped.is_set()
 
 
@@ -53,7 +55,7 @@ def test_a_caller_that_leaves_stops_what_waits(client: Any) -> None:
     def call(number: int) -> bool:
         return number == 0 or client.stopped.wait(60)
 
-    results = in_threads(call, range(8), 2, client)
+    results = in_threads(call, range(8), 2, client.stopped.set)
     assert next(results)
     results.close()
     assert client.stopped.is_set()

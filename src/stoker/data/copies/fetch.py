@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from stoker.data.dataset import Dataset
 from stoker.data.image_hashes import ByteCounter, Progress
+from stoker.data.index.shard_table import rows_files, split_table, table_sha256
 from stoker.data.stored_set import index_file
 from stoker.data.stored_shards import naming
 from stoker.errors import StokerError
@@ -65,12 +67,13 @@ def fetch(
     indexes = [index_of(client, dataset, split) for split in splits]
     room = cache.limit_bytes - sum(index.wanted.bytes for index in indexes)
     fitting = first_fitting(shards, room)
-    files = [*indexes, *fitting]
+    files = [*indexes, *rows_of(dataset, splits, len(fitting)), *fitting]
     missing = [file for file in files if not is_here(cache, file)]
     counter = ByteCounter(progress, sum(file.wanted.bytes for file in missing))
     obstacle = ""
     try:
-        for _ in in_threads(partial(get, cache, client, counter), missing, THREADS, client):
+        call = partial(get, cache, client, counter)
+        for _ in in_threads(call, missing, THREADS, client.stopped.set):
             pass
     except NoRoom as error:
         obstacle = str(error)
@@ -91,15 +94,27 @@ def shards_of_splits(dataset: Dataset, splits: Sequence[str]) -> list[RemoteFile
     return [
         RemoteFile(f"{split}/{shard['name']}", Wanted(shard["sha256"], int(shard["bytes"])))
         for split in splits
-        for shard in dataset.description["splits"][split]["shards"]
+        for shard in dataset.shards(split)
     ]
 
 
 def index_of(client: StoreClient, dataset: Dataset, split: str) -> RemoteFile:
-    """The index of a split. Raises StokerError."""
-    key = f"{split}/index.parquet"
-    sha256 = dataset.description["splits"][split]["index_sha256"]
-    return RemoteFile(key, index_file(client, key, sha256))
+    """The index of a split, or the table of its shards. Raises StokerError."""
+    facts = dataset.description["splits"][split]
+    key = f"{split}/{split_table(facts)}"
+    return RemoteFile(key, index_file(client, key, table_sha256(facts)))
+
+
+def rows_of(dataset: Dataset, splits: Sequence[str], shards: int) -> list[RemoteFile]:
+    """The rows of the first shards of some splits, where they are in files of their own."""
+    files = []
+    for split in splits:
+        files += [
+            RemoteFile(f"{split}/{rows.name}", Wanted(rows.sha256, rows.bytes))
+            for rows in islice(rows_files(dataset.shards(split)), max(shards, 0))
+        ]
+        shards -= len(dataset.shards(split))
+    return files
 
 
 def first_fitting(files: list[RemoteFile], room: int) -> list[RemoteFile]:

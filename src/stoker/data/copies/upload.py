@@ -8,18 +8,18 @@ its size and its etag: an upload that was killed knows by one listing what is th
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from stoker.commit import sha256_file, sha256_json, sha256_of
 from stoker.data.dataset import Dataset
 from stoker.data.image_hashes import ByteCounter, Progress
+from stoker.data.index.shard_table import rows_files, split_table, table_sha256
 from stoker.data.packing.target.part import plain_etag
 from stoker.data.packing.target.stored import StoreTarget
-from stoker.data.packing.target.target import shards_of, tables_of
+from stoker.data.packing.target.target import tables_of
 from stoker.data.seal import SOURCE_CACHE
 from stoker.errors import BadRequest, StokerError
 from stoker.faults import reach
@@ -65,7 +65,7 @@ def upload(
         if is_uploaded(target, description):
             return False
         target.claim(None, f"upload {sha256_of(description)}")
-        files = files_in(dataset.path, dataset.description)
+        files = files_in(dataset)
         send_all(files, target.client.again(), progress)
         reach("set:sent")
         commit(target, description)
@@ -86,32 +86,40 @@ def is_uploaded(target: StoreTarget, description: bytes) -> bool:
     return True
 
 
-def files_in(folder: Path, description: Mapping[str, Any]) -> list[LocalFile]:
+def files_in(dataset: Dataset) -> list[LocalFile]:
     """Everything that a description lists, the tables first. Raises StokerError where a file is
     missing."""
-    splits = description["splits"]
-    hashes = {f"{name}/index.parquet": facts["index_sha256"] for name, facts in splits.items()}
+    folder, description = dataset.path, dataset.description
+    hashes = {f"{split}/{name}": sha256 for split, name, sha256 in split_tables(dataset)}
     for name in tables_of(description):
-        hashes.setdefault(name, description.get(name.replace(".parquet", "_sha256")))
-    for split, facts in splits.items():
-        hashes |= {f"{split}/{shard['name']}": shard["sha256"] for shard in facts["shards"]}
+        hashes.setdefault(name, str(description.get(name.replace(".parquet", "_sha256"))))
+    for split in description["splits"]:
+        hashes |= {f"{split}/{shard['name']}": shard["sha256"] for shard in dataset.shards(split)}
     rejected = folder / "rejected.parquet"
     if rejected.is_file():  # an old set has no hash of it
         hashes.setdefault(rejected.name, sha256_file(rejected))
     files = []
-    for name in dict.fromkeys([*hashes, *shards_of(description)]):
+    for name, sha256 in hashes.items():
         path = folder / name
         if not path.is_file():
             raise StokerError(f"{path} is missing: 'stoker verify {folder}' checks the whole set")
-        files.append(LocalFile(name, path, str(hashes[name]), path.stat().st_size))
+        files.append(LocalFile(name, path, sha256, path.stat().st_size))
     return files
+
+
+def split_tables(dataset: Dataset) -> Iterator[tuple[str, str, str]]:
+    """The tables of the splits: split, name and hash of each."""
+    for split, facts in dataset.description["splits"].items():
+        yield split, split_table(facts), table_sha256(facts)
+        for file in rows_files(dataset.shards(split)):
+            yield split, file.name, file.sha256
 
 
 def send_all(files: list[LocalFile], client: StoreClient, progress: Progress | None) -> None:
     """Upload the files that are not there. Raises StokerError."""
     missing = unsent(files, client)
     counter = ByteCounter(progress, sum(file.bytes for file in missing))
-    for _ in in_threads(partial(send, client, counter), missing, THREADS, client):
+    for _ in in_threads(partial(send, client, counter), missing, THREADS, client.stopped.set):
         pass
     if changed := unsent(files, client):
         raise StokerError(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from stoker.data.images.png_check import png_trouble, too_many_chunks
-from stoker.data.index import MAX_PIXELS
+from stoker.data.index.read import MAX_PIXELS
 from stoker.text import shown
 
 Pixels = NDArray[np.uint8]

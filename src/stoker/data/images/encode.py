@@ -16,11 +16,11 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from stoker.data.description import CODECS
 from stoker.data.images.decode_any import Inspected, Pixels, Rejected, coarseness_of
 from stoker.data.images.jpeg import encode_jpeg
 from stoker.data.images.jpeg_metadata import without_metadata
 from stoker.data.images.jpeg_rows import claims_table
+from stoker.data.index.description import CODECS
 from stoker.recipe.recipe import check_values, key
 
 JPEG_MAX_SIDE = 65500

@@ -192,8 +192,7 @@ class BatchLoader:
         compiled = options.compiled and chunk_call.extra is not None and not is_armed("read")
         self._chunks = ChunkCall(split, view, self._hashes, options.read) if compiled else None
         self._largest = split.largest[0]
-        replaced = options.read or options.fill or self._small
-        self._gathers = not (split.source.is_local or replaced)
+        self._gathers = not (split.source.is_local or options.read or options.fill or self._small)
         self._memory = options.memory()
         self._notes: deque[str] = deque()
         split.source.tell(self._notes.append)
@@ -204,7 +203,7 @@ class BatchLoader:
 
     def close(self, patience_s: float = 1.0) -> None:
         """End the threads. Waits at most `patience_s` for one that is blocked by its storage."""
-        self.split.source.close()
+        self.split.close()
         end_threads(self._threads, patience_s)
 
     def batches(
@@ -212,8 +211,7 @@ class BatchLoader:
     ) -> Iterator[Loaded]:
         """Yield the rank's part of each batch, in order. Until one is ready, `waiting` is called
         with the seconds waited; it may raise. Raises StokerError for a damaged shard or image."""
-        ahead: deque[Loaded] = deque()
-        remaining = iter(plan)
+        ahead, remaining = deque[Loaded](), iter(plan)
         try:
             while True:
                 while len(ahead) < self.prefetch and (batch := next(remaining, None)) is not None:
@@ -250,8 +248,7 @@ class BatchLoader:
         """The shards that this rank needs from a batch on, the soonest first."""
         if isinstance(self.order, Order):
             edges = cuts(batch.size, self.world)
-            part = edges[self.rank], edges[self.rank + 1]
-            lanes = self.order.lanes_of(batch.position, batch.size, *part)
+            lanes = self.order.lanes_of(batch.position, batch.size, *edges[self.rank :][:2])
             return self.order.upcoming(batch.position, lanes)
         first = int(self.order.part(batch.position, batch.size, 0, 1)[0][0])
         shard = int(self.split.shard[first])
@@ -262,8 +259,7 @@ class BatchLoader:
         edges = cuts(batch.size, self.world)
         count = edges[self.rank + 1] - edges[self.rank]
         images = self._memory.take((count, batch.image_size, batch.image_size, 3))
-        nothing = np.empty(0, np.int64)
-        loaded = Loaded(batch, images, nothing, nothing, nothing)
+        loaded = Loaded(batch, images, none := np.empty(0, np.int64), none, none)
         loaded.futures.append(self._threads.submit(self._draw, loaded, edges[self.rank]))
         return loaded
 
@@ -286,13 +282,17 @@ class BatchLoader:
         loaded.chunk_seconds.append((0.0, wall_s, cpu_s, 0.0))
         # A task of its own: it may take long at the end of an epoch, and nothing waits for it.
         ahead = batch.position + LOOK_AHEAD * batch.size
-        part = begin, begin + count
-        self._threads.submit(self.order.look_ahead, ahead, batch.size, *part)
+        self._threads.submit(self._look_ahead, ahead, batch.size, begin, begin + count)
+
+    def _look_ahead(self, *part: int) -> None:
+        """Have the order and the index of a part of a later batch at hand."""
+        self.order.look_ahead(*part)
+        if self.split.is_parted:
+            self.split.rows.prepare(self.order.part(*part)[0])
 
     def _chunk_images(self, count: int) -> int:
         """Images of one task, for a batch of so many. A task hands the interpreter lock over a few
-        times, with the extra hardly more often: then tasks are as large as leaves each thread one.
-        """
+        times, with the extra hardly more often: then tasks are as large as threads are busy."""
         least = SMALL_CHUNK if self._small else CHUNK
         if self._chunks is None:
             return least

@@ -51,19 +51,13 @@ def cache_bytes(split: SplitIndex, lanes: int) -> int:
     # As many shards as a window can reach into: the smallest ones first.
     in_window = int(np.searchsorted(np.cumsum(sizes), WINDOW))
     shards = min(lanes * (in_window + 3), len(split.shards))
-    return shards * max(int(shard["bytes"]) for shard in split.shards)
+    return shards * int(split.shard_bytes.max())
 
 
 def suits(split: SplitIndex, lanes: int, allowed_bytes: int) -> bool:
     """Whether all images are small raw squares of one size, and the shards in use fit in memory."""
-    if split.codec != "raw" or not len(split):
-        return False
-    side, length = int(split.widths[0]), int(split.length[0])
-    square = (split.widths == side).all() and (split.heights == side).all()
-    distances = np.diff(split.offset)[np.diff(split.shard) == 0]
-    even = (split.length == length).all() and (distances == distances[:1]).all()
-    small = side <= LARGEST_SIDE and cache_bytes(split, lanes) <= allowed_bytes
-    return bool(square and even) and small
+    side = split.rows.even_side
+    return 0 < side <= LARGEST_SIDE and cache_bytes(split, lanes) <= allowed_bytes
 
 
 def refcount_of_one_user() -> int:
@@ -88,9 +82,9 @@ class SmallImages:
         hashes: HashCheck | None = None,
     ) -> None:
         self._split, self._hashes = split, hashes or HashCheck(split)
-        self.side = int(split.widths[0])
+        self.side = split.rows.even_side
         self._first = np.concatenate(([0], np.cumsum(split.shard_sizes)))
-        self._most = max(allowed_bytes // max(int(shard["bytes"]) for shard in split.shards), 1)
+        self._most = max(allowed_bytes // int(split.shard_bytes.max()), 1)
         self._shards: OrderedDict[int, Pixels] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -136,7 +130,7 @@ class SmallImages:
         numbers[shards] = range(len(shards))
         rows = np.empty((len(samples), COLUMNS), np.int64)
         rows[:, FILE] = numbers[in_shards]
-        rows[:, OFFSET], rows[:, LENGTH] = split.offset[samples], split.length[0]
+        rows[:, OFFSET], rows[:, LENGTH] = split.offset[samples], split.length[int(samples[0])]
         rows[:, WIDTH] = rows[:, HEIGHT] = self.side
         rows[:, SAMPLE], rows[:, EPOCH] = samples, epochs
         memory, extra = tuple(shard.base for shard in images), chunk_call.extra

@@ -15,13 +15,14 @@ from stoker.data.dataset import SplitIndex
 
 def enlarged_note(split: SplitIndex, storage: Mapping[str, Any], image_size: int) -> str | None:
     """A note where more than half of the images must be enlarged to `image_size`; else None."""
-    shorter = np.minimum(split.widths, split.heights)
-    if not len(split) or np.mean(shorter < image_size) <= 0.5:
+    widths, heights = split.rows.some_sizes()
+    shorter = np.minimum(widths, heights)
+    if not len(shorter) or np.mean(shorter < image_size) <= 0.5:
         return None
     remedy = "lower --image-size"
     by_shorter = storage.get("min_side")
     limit = storage.get("min_side") or storage.get("max_side")
-    sides = shorter if by_shorter else np.maximum(split.widths, split.heights)
+    sides = shorter if by_shorter else np.maximum(widths, heights)
     if split.codec != "original" and limit and np.mean(sides == limit) >= 0.5:
         flag = "--min-side" if by_shorter else "--max-side"
         remedy += f", or pack the images again with {flag} above {limit}"

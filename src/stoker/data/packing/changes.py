@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.data.dataset import Dataset
+from stoker.data.index.description import is_parted
 from stoker.data.packing.target.places import target_of
 from stoker.data.seal import REJECTED_SHA256
 from stoker.data.sources.layout import Listing
@@ -72,10 +73,12 @@ def changes_of(target: str, listing: Listing[Any]) -> str:
 
 def packed_labels(target: str) -> dict[str, str]:
     """The class of each image that was packed or rejected, by its path; empty where the tables of
-    the set cannot be read."""
+    the set cannot be read, or have too many images to compare."""
     dataset = Dataset(target)
     classes = dataset.classes
     splits = dataset.description["splits"].items()
+    if any(is_parted(facts) for _, facts in splits):
+        return {}
     tables = {f"{name}/index.parquet": facts["index_sha256"] for name, facts in splits}
     tables["rejected.parquet"] = str(dataset.description.get(REJECTED_SHA256))
     labels: dict[str, str] = {}

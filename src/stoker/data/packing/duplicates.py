@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stoker.data.columns import numbers
+from stoker.data.index.columns import numbers
 
 EXAMPLES = 5
 MOST_BITS = 3

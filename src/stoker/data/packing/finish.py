@@ -7,21 +7,21 @@ the files that the description lists and no other shard or table.
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from stoker.commit import publish, sha256_file, sha256_json, temporary
+from stoker.commit import sha256_json
 from stoker.data.images.encode import Storage
 from stoker.data.packing.duplicates import near_duplicates
 from stoker.data.packing.report import describe
 from stoker.data.packing.shard import TaskPlace
-from stoker.data.packing.target.part import part_facts
+from stoker.data.packing.tables.index_writer import SplitTables, write_table
+from stoker.data.packing.tables.repeats import repeated_hashes
 from stoker.data.packing.target.target import PackTarget
-from stoker.data.seal import FORMAT, NEAR_SHA256, REJECTED_SHA256, sealed
+from stoker.data.seal import FORMAT, NEAR_SHA256, REJECTED_SHA256, WHOLE_FORMAT, sealed
 from stoker.data.sources.layout import Listing
 from stoker.errors import BadRequest
 
@@ -38,35 +38,34 @@ def finish(
     """Write the tables and the description of a set, whose splits have these counts of shards;
     False where another process has made the target a set. `place` may count its parts. Raises
     BadRequest where the training images that could be read have fewer than `least_classes`."""
-    splits: dict[str, dict[str, Any]] = {}
-    tables: dict[str, pa.Table] = {}
-    rejected = []
-    unused = ["reason"] if storage.near_duplicates else ["reason", "look"]
     parts, folder = target.parts(counts), target.work
+    indexes, rejected = {}, []
     for split, paths in parts.items():
-        shards = [pq.read_table(path) for path in paths]
-        rows = pa.concat_tables([shard.replace_schema_metadata(None) for shard in shards])
-        rejected.append(rejects_of(rows, split))
-        tables[split] = rows.filter(rows.column("reason").is_null()).drop_columns(unused)
-        splits[split] = {
-            "images": tables[split].num_rows,
-            "index_sha256": write_table(folder / split / "index.parquet", tables[split]),
-            "shards": [describe_shard(*numbered) for numbered in enumerate(shards)],
-        }
-    require_readable(listing, tables["train"], rejected[0], least_classes)
+        indexes[split] = SplitTables(folder / split, paths, len(listing.classes), storage)
+        rejected.append(indexes[split].write(split))
     rejects = pa.concat_tables(rejected)
+    labels = np.flatnonzero(indexes["train"].summary.labels)
+    require_readable(listing, labels.tolist(), rejects, least_classes)
     hashes = {REJECTED_SHA256: write_table(folder / "rejected.parquet", rejects)}
-    rows = sum(table.num_rows for table in tables.values())
+    rows = sum(index.summary.images for index in indexes.values())
     # The parts of a set in a store were downloaded: other machines do not have them.
     counted = None if target.is_stored else place.count(parts, rows, len(listing.classes))
-    report = describe(listing, tables, rejects, counted)
+    is_large = any(index.is_large for index in indexes.values())
+    repeated = counted.repeated if counted else None
+    if repeated is None and is_large:
+        repeated = repeated_hashes(chain(*parts.values()), folder / ".parts")
+    tables = {split: index.rows_to_compare(repeated) for split, index in indexes.items()}
+    summaries = {split: index.summary for split, index in indexes.items()}
+    report = describe(listing, summaries, rejects, tables, counted)
     if storage.near_duplicates:
-        pairs = near_duplicates(tables)
+        pairs = near_duplicates({split: index.looks() for split, index in indexes.items()})
         hashes[NEAR_SHA256] = write_table(folder / "near_duplicates.parquet", pairs)
         report["near"] = {"pairs": pairs.num_rows, "examples": pairs.slice(0, 5).to_pylist()}
+    splits = {split: index.facts for split, index in indexes.items()}
+    shards = {split: index.shards for split, index in indexes.items()}
     description = {
-        "format": FORMAT,
-        "fingerprint": fingerprint_of(listing.classes, splits),
+        "format": FORMAT if is_large else WHOLE_FORMAT,
+        "fingerprint": fingerprint_of(listing.classes, shards),
         "request": request,
         "classes": list(listing.classes),
         "storage": asdict(storage),
@@ -78,17 +77,17 @@ def finish(
     return target.commit(sealed(description))
 
 
-def fingerprint_of(classes: tuple[str, ...], splits: dict[str, dict[str, Any]]) -> str:
+def fingerprint_of(classes: tuple[str, ...], shards: dict[str, list[dict[str, Any]]]) -> str:
     """A hash of the classes and of every shard's bytes."""
-    tar_hashes = {name: [shard["sha256"] for shard in splits[name]["shards"]] for name in splits}
+    tar_hashes = {split: [shard["sha256"] for shard in shards[split]] for split in shards}
     return sha256_json([classes, tar_hashes])[:16]
 
 
 def require_readable(
-    listing: Listing[Any], train: pa.Table, rejects: pa.Table, least_classes: int = 2
+    listing: Listing[Any], labels: list[int], rejects: pa.Table, least_classes: int = 2
 ) -> None:
-    """Raise BadRequest where the training images that could be read have too few classes."""
-    labels = pc.unique(train.column("label")).to_pylist()
+    """Raise BadRequest where the training images that could be read have too few classes, which
+    are these."""
     if len(labels) >= least_classes:
         return
     problem = f"not one image of {listing.source} could be read, for example"
@@ -101,28 +100,3 @@ def require_readable(
     # The first rejected image: with two classes listed and fewer left, there is one.
     example = rejects.slice(0, 1).to_pylist()[0]
     raise BadRequest(f"{problem} {example['path']}: {example['reason']}")
-
-
-def rejects_of(rows: pa.Table, split: str) -> pa.Table:
-    """The rows of rejected.parquet for one split."""
-    rejects = rows.filter(rows.column("reason").is_valid()).select(["path", "label", "reason"])
-    return rejects.append_column("split", pa.array([split] * rejects.num_rows, pa.string()))
-
-
-def describe_shard(number: int, part: pa.Table) -> dict[str, Any]:
-    facts = part_facts(part)
-    return {
-        "name": f"{number:05d}.tar",
-        "images": part.column("reason").null_count,
-        "bytes": int(facts["bytes"]),
-        "sha256": facts["sha256"],
-    }
-
-
-def write_table(path: Path, table: pa.Table) -> str:
-    """Write a Parquet file, complete or not at all; returns its SHA-256."""
-    path.parent.mkdir(exist_ok=True)
-    draft = temporary(path)
-    pq.write_table(table, draft)
-    publish(draft, path)
-    return sha256_file(path)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from stoker.commit import sha256_json
 from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
+from stoker.data.index.shard_table import TABLE
 from stoker.data.packing.changes import refusal_of
 from stoker.data.packing.finish import finish
 from stoker.data.packing.memory import packing_workers
@@ -114,7 +115,8 @@ def refuse_source(name: str, target: PackTarget) -> None:
     """Raise BadRequest where a source is the target, or a set that only needs to be uploaded."""
     if not target.is_stored and target.work.resolve() == Path(name).resolve():
         raise BadRequest(f"cannot pack {shown(name)} into itself: name another folder")
-    if target.is_stored and (Path(name) / "train" / "index.parquet").is_file():
+    tables = (Path(name) / "train" / table for table in ("index.parquet", TABLE))
+    if target.is_stored and any(table.is_file() for table in tables):
         raise BadRequest(
             f"{shown(name)} is packed already: 'stoker upload {shown(name)} {target.name}' copies "
             "it there"

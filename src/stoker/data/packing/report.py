@@ -1,62 +1,57 @@
 """The report on a set: counts, sizes, class balance, rejected and ignored files, duplicates.
 
-Invariant: a pure function from the index tables to plain data.
+Invariant: a pure function from what was counted in the index tables to plain data.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from stoker.data.columns import numbers
-from stoker.data.packing.duplicates import duplicates, with_repeated
+from stoker.data.packing.duplicates import duplicates
 from stoker.data.packing.shard import PartCounts
+from stoker.data.packing.tables.summary import SplitSummary, middle
 from stoker.data.sources.layout import Ignored, Listing
 
 
 def describe(
     listing: Listing[Any],
-    tables: dict[str, pa.Table],
+    summaries: dict[str, SplitSummary],
     rejects: pa.Table,
+    rows: dict[str, pa.Table],
     counts: PartCounts | None = None,
 ) -> dict[str, Any]:
-    """The report that is stored in dataset.json and printed after packing. `counts` are those of
-    these tables, where they were counted before; the report is the same without them."""
+    """The report that is stored in dataset.json and printed after packing. `rows` are all that may
+    be duplicates; `counts` are those of the splits, where they were counted before."""
     names = listing.classes
-    per_class = (
-        counts.labels
-        if counts
-        else {
-            split: np.bincount(numbers(table, "label"), minlength=len(names))
-            for split, table in tables.items()
-        }
-    )
+    per_class = counts.labels if counts else {split: one.labels for split, one in summaries.items()}
     rejected = [(row["path"], kind_of(row["reason"])) for row in rejects.to_pylist()]
     return {
-        "images": {split: table.num_rows for split, table in tables.items()},
-        "sizes": sizes(tables),
+        "images": {split: summary.images for split, summary in summaries.items()},
+        "sizes": sizes(summaries.values()),
         "balance": balance(per_class["train"], names),
         "absent": {
             split: [names[number] for number in np.flatnonzero(counts == 0)]
             for split, counts in per_class.items()
             if (counts == 0).any()
         },
-        "rotated": sum(int((numbers(t, "orientation") > 1).sum()) for t in tables.values()),
+        "rotated": sum(summary.rotated for summary in summaries.values()),
         "rejected": by_reason(rejected, "images"),
         "ignored": by_reason(listing.ignored, "entries"),
-        "duplicates": duplicates(with_repeated(tables, counts.repeated) if counts else tables),
+        "duplicates": duplicates(rows),
     }
 
 
-def sizes(tables: dict[str, pa.Table]) -> dict[str, Any]:
+def sizes(summaries: Collection[SplitSummary]) -> dict[str, Any]:
     """Stored sizes: the smallest, median and largest in pixels, and the sum in bytes."""
-    table = pa.concat_tables(tables.values())
-    width, height = numbers(table, "width"), numbers(table, "height")
-    shape = [[int(f(width)), int(f(height))] for f in (np.min, np.median, np.max)]
-    return {"pixels": shape, "bytes": int(numbers(table, "length").sum())}
+    widths = middle(summary.widths for summary in summaries)
+    heights = middle(summary.heights for summary in summaries)
+    shape = [list(pair) for pair in zip(widths, heights, strict=True)]
+    return {"pixels": shape, "bytes": sum(summary.stored_bytes for summary in summaries)}
 
 
 def balance(counts: Any, names: tuple[str, ...]) -> dict[str, Any]:

@@ -47,6 +47,8 @@ IN_MEMORY = 256 << 20
 """Stored bytes kept in memory for the decode stage."""
 SHARE = 0.25
 """Largest share of the memory that the shards of a pass may fill, so that a warm pass is warm."""
+MOST_IMAGES = 5_000_000
+"""Of a pass, before the shards are chosen by their bytes."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,15 @@ class Bench:
             augmentation=setting.augmentation,
         )
         self._fingerprint = fingerprint
-        self._use_shards(np.arange(len(split.shard_sizes)))
+        self._use_shards(self._first_shards())
+
+    def _first_shards(self) -> Ints:
+        """All shards, or as many of the order of training as have MOST_IMAGES images."""
+        sizes = self.split.shard_sizes
+        if int(sizes.sum()) <= MOST_IMAGES:
+            return np.arange(len(sizes))
+        shards = Order(sizes, self._fingerprint, seed=0).plan(0).shards
+        return shards[: max(int(np.searchsorted(np.cumsum(sizes[shards]), MOST_IMAGES)), 1)]
 
     def _use_shards(self, shards: Ints) -> None:
         """Measure with these shards, in an order of training."""

@@ -9,13 +9,16 @@ wait: without images there is a `problem`.
 from __future__ import annotations
 
 import base64
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import simplejpeg
+from numpy.typing import NDArray
 
 from stoker.data.dataset import SplitIndex
+from stoker.data.index.shard_table import ROWS
 from stoker.data.loading.render import RENDERERS
 from stoker.run.evaluation import EvaluationReport, WorstSample
 from stoker.show.report.blocks import heat_figure, heat_map, short_name
@@ -74,9 +77,13 @@ class Samples:
                 return row.sample
         return self.typical(label)
 
+    @cached_property
+    def _labels(self) -> NDArray[np.int64]:
+        return self._split.labels[:] if self._split else np.empty(0, np.int64)
+
     def typical(self, label: int) -> int | None:
         """The sample of a class in the middle of its own; None where there is none."""
-        own = np.flatnonzero(self._split.labels == label) if self._split else np.empty(0, int)
+        own = np.flatnonzero(self._labels == label)
         return int(own[len(own) // 2]) if len(own) else None
 
     def picture(self, sample: int | None, text: str) -> Html | None:
@@ -96,8 +103,10 @@ class Samples:
 
 
 def is_plain(folder: Path) -> bool:
-    """Whether a folder of a set holds plain files alone: opening a pipe would wait."""
-    return folder.is_dir() and all(file.is_file() for file in folder.iterdir())
+    """Whether a folder of a set holds plain files alone: opening a pipe would wait. The rows of a
+    large split are read from plain files only."""
+    files = [file for file in folder.iterdir() if file.name != ROWS] if folder.is_dir() else []
+    return bool(files) and all(file.is_file() for file in files)
 
 
 def small_image(split: SplitIndex, sample: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stoker.data.dataset import Dataset
+from stoker.data.index.shard_table import bytes_in
 from stoker.errors import StokerError
 from stoker.history.history import RunHistory
 from stoker.history.kept_rows import KeptRows
@@ -75,7 +76,7 @@ class SetFacts:
     def bytes_of(self, split: str) -> int:
         """Bytes of the shards of a split."""
         splits = self.dataset.description["splits"] if self.dataset else {}
-        return sum(int(shard["bytes"]) for shard in splits.get(split, {}).get("shards", ()))
+        return bytes_in(splits[split]) if split in splits else 0
 
     @property
     def image_bytes(self) -> float | None:

@@ -101,7 +101,7 @@ def store_facts(inputs: AttemptInputs) -> dict[str, Any]:
     dataset, split = inputs.prepared.dataset, inputs.prepared.split
     if dataset.store is None:
         return {}
-    return {"store": dataset.name, "image_bytes": round(float(split.length.mean()), 1)}
+    return {"store": dataset.name, "image_bytes": round(split.rows.mean_bytes, 1)}
 
 
 def notes_of(

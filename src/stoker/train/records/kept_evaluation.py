@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from stoker.commit import write_bytes
 from stoker.data.dataset import SplitIndex
+from stoker.errors import StokerError
 from stoker.run.evaluation import MOST_WORST, NAME, report_bytes, report_data
 from stoker.text import one_line
 from stoker.train.evaluate import Accuracy, Answers
@@ -39,7 +39,7 @@ class EvaluationKeeper:
         try:
             self.remove_drafts()  # of processes that were killed: one at a time trains a run
             write_bytes(file, self.content(step, position, accuracy, answers))
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, StokerError) as error:
             reason = getattr(error, "strerror", None) or one_line(str(error))
             self.report(f"cannot keep the evaluation in {file}: {reason}")
             with suppress(OSError):
@@ -50,10 +50,10 @@ class EvaluationKeeper:
             draft.unlink(missing_ok=True)
 
     def content(self, step: int, position: int, accuracy: Accuracy, answers: Answers) -> bytes:
-        """The bytes of evaluation.json. Raises OSError where the index cannot be read."""
-        labels, chosen = self.split.labels, highest_losses(answers.loss, MOST_WORST)
+        """The bytes of evaluation.json. Raises StokerError where the index is gone."""
+        labels, chosen = self.split.labels[:], highest_losses(answers.loss, MOST_WORST)
         samples = np.arange(len(labels), dtype=np.int64)
-        paths = self.split.paths_of(chosen.tolist())
+        paths = self.split.rows.paths_of(chosen.tolist())
         report = report_of(self.split.name, self.classes, labels, accuracy, answers)
         worst = worst_samples(chosen, samples, paths, labels, answers)
         # The checkpoint of this step has this name, if one was saved.

@@ -140,7 +140,10 @@ def test_sets_that_do_not_suit_go_the_other_way(split: SplitIndex, tmp_path: Pat
 def test_memory_is_that_of_the_shards_in_use(sizes: list[int], lanes: int, shards: int) -> None:
     """A window reaches into five shards of a thousand images, whatever the size of the set."""
     shard = {"bytes": 14 << 20}
-    large = SimpleNamespace(shard_sizes=np.array(sizes), shards=[shard] * len(sizes))
+    sizes_bytes = np.full(len(sizes), shard["bytes"])
+    large = SimpleNamespace(
+        shard_sizes=np.array(sizes), shards=[shard] * len(sizes), shard_bytes=sizes_bytes
+    )
     assert cache_bytes(large, lanes) == shards * shard["bytes"]  # type: ignore[arg-type]
 
 

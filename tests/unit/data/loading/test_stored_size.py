@@ -16,14 +16,13 @@ Sizes = list[tuple[int, int]]
 
 
 def note(sizes: Sizes, image_size: int, codec: str = "jpeg", **storage: int) -> str | None:
-    split: Any = SimpleNamespace(
-        widths=np.array([width for width, _ in sizes], np.int32),
-        heights=np.array([height for _, height in sizes], np.int32),
-        codec=codec,
-        name="train",
+    columns = (
+        np.array([width for width, _ in sizes], np.int32),
+        np.array([height for _, height in sizes], np.int32),
     )
-    table = type("Split", (SimpleNamespace,), {"__len__": lambda self: len(self.widths)})
-    return enlarged_note(table(**vars(split)), DEFAULT | storage, image_size)
+    rows = SimpleNamespace(some_sizes=lambda: columns)
+    split: Any = SimpleNamespace(rows=rows, codec=codec, name="train")
+    return enlarged_note(split, DEFAULT | storage, image_size)
 
 
 @pytest.mark.parametrize(

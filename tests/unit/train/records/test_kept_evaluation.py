@@ -113,7 +113,7 @@ def test_an_index_that_is_gone_is_a_note(data: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     dataset = Dataset(data)
     split = dataset.split("val")
-    split.index_file = tmp_path / "gone"
+    split.rows.file = tmp_path / "gone"
     keep = EvaluationKeeper(tmp_path, split, dataset.classes, notes.append)
     keep(1, 16, Accuracy(15, 15, 15, 0.0), answers(15))
     assert len(notes) == 1

@@ -21,7 +21,7 @@ from stoker.commit import UNABLE, write_json
 from stoker.data.dataset import Dataset
 from stoker.data.packing.shard import Parts, ShardTask
 from stoker.data.packing.target.part import part_path
-from stoker.data.packing.target.target import SPLITS, Note, refuse_foreign, shards_of
+from stoker.data.packing.target.target import SPLITS, Note, refuse_foreign, shards_of, tables_of
 from stoker.data.seal import SOURCE_CACHE
 from stoker.errors import BadRequest
 
@@ -109,18 +109,23 @@ class FolderTarget:
     def _remove_other_shards(self, description: dict[str, Any]) -> None:
         """Remove shards of an interrupted pack with other settings, which a reader of `*.tar`
         reads."""
-        listed = set(shards_of(description))
+        listed = {*shards_of(description), *tables_of(description)}
         for split in SPLITS:
-            for tar in (self.work / split).glob("*.tar"):
-                if f"{split}/{tar.name}" not in listed:
-                    tar.unlink()
+            folder = self.work / split
+            for file in [*folder.glob("*.tar"), *folder.glob("*.parquet"), *folder.glob("rows/*")]:
+                if file.relative_to(self.work).as_posix() not in listed:
+                    file.unlink()
+            with suppress(OSError):
+                (folder / "rows").rmdir()  # only succeeds where it is empty
             if split not in description["splits"] and (self.work / split).is_dir():
                 shutil.rmtree(self.work / split)
 
     def clear_up(self) -> None:
         """Remove the parts of a committed set, and the temporary files of killed workers."""
         shutil.rmtree(self.work / ".parts", ignore_errors=True)
-        for draft in [*self.work.glob(".*.tmp"), *self.work.glob("*/.*.tmp")]:
+        for draft in (
+            path for below in ("", "*/", "*/rows/") for path in self.work.glob(f"{below}.*.tmp")
+        ):
             draft.unlink(missing_ok=True)
 
     def withdraw(self, *, everything: bool) -> None:

@@ -150,7 +150,7 @@ class StoreTarget:
         numbered = [(split, n) for split, count in counts.items() for n in range(count)]
         listing, client = self._listing(), self.client.again()
         fetch = partial(self._fetch_part, client, listing)
-        for _ in in_threads(fetch, numbered, THREADS, client):
+        for _ in in_threads(fetch, numbered, THREADS, client.stopped.set):
             pass
         return places
 
@@ -170,9 +170,10 @@ class StoreTarget:
             )
 
     def commit(self, description: dict[str, Any]) -> bool:
-        names = tables_of(description)
-        for name in names:
-            self.client.upload(name, self.work / name)
+        names, client = tables_of(description), self.client.again()
+        send = partial(self._send_table, client)
+        for _ in in_threads(send, names, THREADS, client.stopped.set):
+            pass
         listed = {*shards_of(description), *names}
         folders = tuple(f"{split}/" for split in SPLITS)
         names_there = [name for name in self._listing() if name.startswith(folders)]
@@ -191,6 +192,9 @@ class StoreTarget:
         reach("set:committed")
         self.clear_up()
         return True
+
+    def _send_table(self, client: StoreClient, name: str) -> None:
+        client.upload(name, self.work / name)
 
     def _delete(self, names: list[str]) -> None:
         for start in range(0, len(names), DELETED_AT_ONCE):

@@ -13,12 +13,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+from stoker.data.index.shard_table import shard_names, table_names
 from stoker.data.packing.shard import Parts, ShardTask
 from stoker.errors import BadRequest
 
 OWN_FILES = re.compile(
     r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|(rejected|near_duplicates)\.parquet|\.walk\.parquet|\.source\.json"
-    r"|\.conditions-[0-9a-f]+|(train|val|test)(/(\d{5,}\.tar|index\.parquet))?"
+    r"|\.conditions-[0-9a-f]+|(train|val|test)(/(\d{5,}\.tar|(index|shards)\.parquet|rows(/\d{5,}\.parquet)?))?"
 )
 """Names that a pack leaves in its target before it is committed."""
 SPLITS = ("train", "val", "test")
@@ -105,7 +106,8 @@ def refuse_foreign(name: str, files: Iterator[str], kind: str) -> None:
 
 def tables_of(description: Mapping[str, Any]) -> list[str]:
     """The names of the tables of a set."""
-    names = [f"{split}/index.parquet" for split in description["splits"]]
+    splits = description["splits"].items()
+    names = [f"{split}/{name}" for split, facts in splits for name in table_names(facts)]
     extra = [name for name in ("rejected", "near_duplicates") if f"{name}_sha256" in description]
     return [*names, *(f"{name}.parquet" for name in extra)]
 
@@ -113,4 +115,4 @@ def tables_of(description: Mapping[str, Any]) -> list[str]:
 def shards_of(description: Mapping[str, Any]) -> list[str]:
     """The names of the shards of a set."""
     splits = description["splits"].items()
-    return [f"{split}/{shard['name']}" for split, facts in splits for shard in facts["shards"]]
+    return [f"{split}/{name}" for split, facts in splits for name in shard_names(facts)]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from stoker.data.images.decode_any import Rejected
-from stoker.data.index import MAX_PIXELS
+from stoker.data.index.read import MAX_PIXELS
 
 PICKLES = ("pkl", "pickle")
 FILES = ("jpeg", "png", "bytes", "image", "file", "tifffile")

@@ -7,13 +7,32 @@ of the right types; its names do not lead out of the folder, and its counts add 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
+
+from stoker.errors import StokerError
+from stoker.text import one_line, shown
 
 CODECS = ("jpeg", "original", "raw")
 SPLITS = ("train", "val", "test")
 SHARD_NAME = re.compile(r"\d{5,}\.tar")
 MOST_BYTES = 1 << 62
 LONGEST_NAME = 60
+
+
+class Damaged(StokerError):
+    """A file of a set that cannot be used, and why."""
+
+    def __init__(self, path: object, cause: object) -> None:
+        self.cause = shown(one_line(str(cause))) or "unreadable"
+        super().__init__(
+            f"{path} is damaged ({self.cause}): remove the set, then pack again with 'stoker pack'"
+        )
+
+
+def is_parted(facts: Mapping[str, Any]) -> bool:
+    """Whether a split has its shards in a table, and its index in partitions."""
+    return "shards_sha256" in facts
 
 
 def description_trouble(description: dict[str, Any]) -> str | None:
@@ -27,7 +46,8 @@ def description_trouble(description: dict[str, Any]) -> str | None:
     if not isinstance(splits, dict):
         return "it has no splits"
     troubles = [class_trouble(description.get("classes"))]
-    troubles += [split_trouble(split, facts) for split, facts in splits.items()]
+    classes = description.get("classes")
+    troubles += [split_trouble(split, facts, classes) for split, facts in splits.items()]
     return next((trouble for trouble in troubles if trouble), None)
 
 
@@ -45,10 +65,12 @@ def class_trouble(classes: object) -> str | None:
     return None
 
 
-def split_trouble(split: str, facts: object) -> str | None:
+def split_trouble(split: str, facts: object, classes: object) -> str | None:
     """Why the description of a split cannot be used; None where it can."""
     if split not in SPLITS:
         return f"{short(split)} is not the name of a split"
+    if isinstance(facts, dict) and is_parted(facts):
+        return parted_trouble(split, facts, classes)
     shards = facts.get("shards") if isinstance(facts, dict) else None
     if not isinstance(facts, dict) or not isinstance(shards, list):
         return f"{split} has no shards"
@@ -61,14 +83,34 @@ def split_trouble(split: str, facts: object) -> str | None:
         if not SHARD_NAME.fullmatch(str(shard.get("name"))):
             return f"{short(shard.get('name'))} is not the name of a shard"
         for unit in ("images", "bytes"):
-            count = shard.get(unit)
-            if type(count) is not int or not 0 <= count < MOST_BYTES:
-                return f"{split}/{shard['name']} has {short(count)} {unit}"
+            if not is_count(shard.get(unit)):
+                return f"{split}/{shard['name']} has {short(shard.get(unit))} {unit}"
     if len({shard["name"] for shard in shards}) < len(shards):
         return f"two shards of {split} have the same name"
     if facts.get("images") != sum(shard["images"] for shard in shards):
         return f"{split} has {short(facts.get('images'))} images, and its shards have others"
     return None
+
+
+def parted_trouble(split: str, facts: dict[str, Any], classes: object) -> str | None:
+    """Why the description of a split with a table of shards cannot be used; None where it can."""
+    if not isinstance(facts["shards_sha256"], str):
+        return f"{split} has no hash of its shards"
+    counts, largest = facts.get("class_counts"), facts.get("largest")
+    for name in ("images", "shard_count", "shard_bytes", "stored_bytes", "even_side"):
+        if not is_count(facts.get(name)):
+            return f"{split} has {short(facts.get(name))} as its {name}"
+    if not isinstance(largest, list) or [*map(is_count, largest)] != [True, True]:
+        return f"{split} has {short(largest)} as its largest images"
+    if not isinstance(counts, list) or not isinstance(classes, list) or len(counts) != len(classes):
+        return f"{split} has no count of images for each class"
+    if not all(map(is_count, counts)) or sum(counts) != facts["images"]:
+        return f"{split} has {short(facts['images'])} images, and its classes have others"
+    return None
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < MOST_BYTES
 
 
 def short(value: object) -> str:

@@ -7,7 +7,7 @@ packing accepts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from stoker.data.columns import numbers
+from stoker.data.index.columns import numbers
 from stoker.text import plural
 
 HASH_BYTES = 16
@@ -36,6 +36,8 @@ COLUMNS = {
     "hash": pa.binary(HASH_BYTES),
     "path": pa.string(),
 }
+Facts = dict[str, Any]
+"""Name, images, bytes and hash of a shard, as the description of a set has them."""
 TEXTS = ("key", "path")
 """Read only where an image is named."""
 
@@ -57,16 +59,18 @@ class Index:
         return self.hashes and self.hashes[row * HASH_BYTES : (row + 1) * HASH_BYTES]
 
 
-def read_index(path: Path) -> Index:
+def read_index(source: Path | pa.BufferReader) -> Index:
     """Read an index. Raises OSError, ValueError or pyarrow's errors where it is none."""
     # Not read_table: its support for folders of files costs each loader 13 MB.
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(source) as file:
         check_columns(file.schema_arrow)
-        table = file.read(columns=[name for name in COLUMNS if name not in TEXTS])
-    columns = {name: numbers(table, name) for name in table.column_names if name != "hash"}
-    columns["label"] = columns["label"].astype(np.int64)
+        columns = [name for name in COLUMNS if name not in TEXTS]
+        # Threads take longer than the rows of one shard.
+        table = file.read(columns=columns, use_threads=isinstance(source, Path))
+    arrays = {name: numbers(table, name) for name in table.column_names if name != "hash"}
+    arrays["label"] = arrays["label"].astype(np.int64)
     hashes = hashes_of(table) if "hash" in table.column_names else None
-    return Index(**columns, hashes=hashes)
+    return Index(**arrays, hashes=hashes)
 
 
 def check_columns(schema: pa.Schema) -> None:
@@ -93,18 +97,21 @@ def hashes_of(table: pa.Table) -> memoryview:
     return memoryview(column.buffers()[1] or b"").cast("B")[begin:end]
 
 
-def contradictions(index: Index, facts: dict[str, Any], classes: int, codec: str) -> list[str]:
-    """What in an index contradicts the description of its split, of its classes or of its codec."""
-    sizes = [shard["images"] for shard in facts["shards"]]
+def contradictions(
+    index: Index, shards: Sequence[Facts], classes: int, codec: str, first: int = 0
+) -> list[str]:
+    """What in an index contradicts the shards that it is for, of which the first has the number
+    `first`, the number of classes or the codec."""
+    sizes = [shard["images"] for shard in shards]
     if len(index.shard) != sum(sizes):
-        rows = f"it has {plural(len(index.shard), 'row')}"
-        return [f"{rows}, and the shards have {plural(sum(sizes), 'image')}"]
-    if not np.array_equal(index.shard, np.repeat(np.arange(len(sizes)), sizes)):
+        rows, images = plural(len(index.shard), "row"), plural(sum(sizes), "image")
+        return [f"it has {rows}, and the shards have {images}"]
+    if not np.array_equal(index.shard, np.repeat(first + np.arange(len(sizes)), sizes)):
         return ["its rows are not the images of the shards in order"]
     offset, length = index.offset, index.length.astype(np.int64)
     width, height = index.width.astype(np.int64), index.height.astype(np.int64)
-    limits = np.array([shard["bytes"] for shard in facts["shards"]], dtype=np.int64)
-    outside = (offset < 0) | (length < 1) | (offset > limits[index.shard] - length)
+    limits = np.array([shard["bytes"] for shard in shards], dtype=np.int64)
+    outside = (offset < 0) | (length < 1) | (offset > limits[index.shard - first] - length)
     # Images do not overlap.
     apart = (index.shard[1:] != index.shard[:-1]) | (offset[1:] >= offset[:-1] + length[:-1])
     outside[1:] |= ~apart
@@ -133,6 +140,17 @@ def contradictions(index: Index, facts: dict[str, Any], classes: int, codec: str
             )
         )
     return [text for text in texts if text]
+
+
+def even_side(index: Index, codec: str) -> int:
+    """The side of the images, where all are raw squares of one size at even distances; else 0."""
+    if codec != "raw" or not len(index.label):
+        return 0
+    side, length = int(index.width[0]), int(index.length[0])
+    square = (index.width == side).all() and (index.height == side).all()
+    distances = np.diff(index.offset)[np.diff(index.shard) == 0]
+    even = (index.length == length).all() and (distances == distances[:1]).all()
+    return side if square and even else 0
 
 
 def fault(rows: NDArray[np.bool_], text_of: Callable[[int], str]) -> str:

@@ -1,0 +1,1 @@
+"""How the product behaves at sizes that do not fit into this machine, from its own code."""
