@@ -60,9 +60,9 @@ def planned() -> PlannedRun:
 def machine_hours(run: PlannedRun) -> dict[str, float]:
     """Billed hours of the run on each AWS machine that can run it, as spot machines."""
     save_s = DISK_BYTES_PER_S.time_of(run.work.checkpoint_bytes) * BLOCKED_SHARE
-    terms = RentalTerms(hours_between=4.0, start_s=START_S, save_s=save_s)
     hours: dict[str, float] = {}
     for day in (days()[0], days()[len(days()) // 2], days()[-1]):
+        terms = RentalTerms(hours_between=4.0, start_s=START_S, save_s=save_s, begins=day)
         plans, _ = plan_machines(run, offers_on(day), terms)
         for plan in plans:
             if plan.spot and plan.offer.spot:

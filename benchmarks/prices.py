@@ -6,8 +6,8 @@
 
 `machines.csv` becomes machines.csv of the package, with GPU names, counts and memories corrected.
 `aws_gpu_price_history.parquet` becomes aws_history.parquet (of a day, a machine and a region the
-on-demand price and the cheapest zone's spot price) and spot_changes.csv (how far a zone's spot
-price moved in some days). Prices are rounded to the digits that the catalogue has, nothing else.
+on-demand price and the cheapest zone's spot price) and price_changes.csv (how far prices moved in
+some days). Prices are rounded to the digits that the catalogue has, nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import csv
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,9 @@ import pyarrow.parquet as pq
 
 from stoker.price.corrections import TABLES, MachineFacts, corrected, with_linear_memory
 from stoker.price.history import ON_DEMAND_UNIT, SPOT_UNIT, days, series
+from stoker.price.hourly import ON_DEMAND, SPOT
 from stoker.price.offer import Offer
-from stoker.price.outlook import HIGH, HORIZONS, LOW, WINDOW_DAYS
+from stoker.price.outlook import HORIZONS, NORMAL_90, WINDOW_DAYS, price_range, quantile
 from stoker.price.table import table_bytes
 
 ROOT = Path(__file__).parents[1]
@@ -149,58 +149,113 @@ def write_history(table: pa.Table, path: Path) -> None:
     )
 
 
-def log_prices(rows: pd.DataFrame) -> np.ndarray:
-    """The logarithm of each zone's spot price, a row for a day (also one without rows)."""
-    spots = rows[rows.spot.notna()].drop_duplicates(["date", "instance", "zone"])
-    day = (pd.to_datetime(spots.date) - FIRST_DAY).dt.days
-    spots = spots.assign(day=day, log=np.log(spots.spot.astype("f8")))
-    wide = spots.pivot(index="day", columns=["instance", "zone"], values="log")
-    return wide.reindex(range(day.max() + 1)).to_numpy("f4")
+def log_prices(rows: pd.DataFrame, column: str, place: str) -> pd.DataFrame:
+    """The logarithm of a price: a row for a day (also one without rows), a column for a machine and
+    a zone or region."""
+    prices = rows[rows[column].notna()].drop_duplicates(["date", "instance", place])
+    day = (pd.to_datetime(prices.date) - FIRST_DAY).dt.days
+    prices = prices.assign(day=day, log=np.log(prices[column].astype("f8")))
+    wide = prices.pivot(index="day", columns=["instance", place], values="log")
+    return wide.reindex(range(day.max() + 1))
 
 
-def changes_until(logs: np.ndarray, day: int, horizon: int) -> np.ndarray:
+class SpotChanges:
+    """How a machine's spot price changed in the zone that was its cheapest on the first day."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        logs = log_prices(rows, "spot", "zone")
+        self._logs = logs.to_numpy()
+        machines = logs.columns.get_level_values(0)
+        self._cheapest = np.stack([self._cheapest_of(machines == m) for m in machines.unique()], 1)
+
+    def _cheapest_of(self, own: np.ndarray) -> np.ndarray:
+        """The column of a machine's cheapest zone on each day; -1 for a day without prices."""
+        logs = np.where(own & np.isfinite(self._logs), self._logs, np.inf)
+        return np.where(np.isfinite(logs).any(axis=1), logs.argmin(axis=1), -1)
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def over(self, horizon: int) -> np.ndarray:
+        """The change from each day on, a column for a machine; NaN where a price is missing."""
+        first = np.arange(len(self) - horizon)[:, None]
+        zone = self._cheapest[: len(first)]
+        change = self._logs[first + horizon, zone] - self._logs[first, zone]
+        return np.where(zone < 0, np.nan, change)
+
+
+def finite(changes: np.ndarray) -> np.ndarray:
+    return changes[np.isfinite(changes)]
+
+
+def before(changes: np.ndarray, day: int, horizon: int) -> np.ndarray:
     """The changes over `horizon` days that ended in the WINDOW_DAYS up to a day."""
-    ends = range(max(horizon, day - WINDOW_DAYS + 1), day + 1)
-    if not len(ends):
-        return np.empty(0, "f4")
-    late = logs[ends.start : ends.stop]
-    change = late - logs[ends.start - horizon : ends.stop - horizon]
-    return change[np.isfinite(change)]
+    last = day - horizon + 1
+    return finite(changes[max(last - WINDOW_DAYS, 0) : max(last, 0)])
 
 
-def change_table(logs: np.ndarray) -> bytes:
-    """Quantiles of the newest changes, as factors."""
-    last = len(logs) - 1
+def demand_changes(rows: pd.DataFrame) -> dict[int, np.ndarray]:
+    """How the cheapest region's on-demand price of a machine changed in each time, over the whole
+    history."""
+    logs = log_prices(rows, "on_demand", "region").T.groupby(level=0).min().T.to_numpy()
+    return {days: finite(logs[days:] - logs[:-days]) for days in HORIZONS}
+
+
+def change_table(rows: pd.DataFrame) -> bytes:
+    """The range of the newest spot prices, and of on-demand prices, as factors."""
+    spot = SpotChanges(rows)
+    last = len(spot) - 1
     dates = [str((FIRST_DAY + pd.Timedelta(days=d)).date()) for d in (last - WINDOW_DAYS + 1, last)]
-    lines = ["days,low,q05,q50,q95,high,changes,first_day,last_day,source"]
+    first = str(FIRST_DAY.date())
+    lines = ["kind,days,low,median,high,changes,first_day,last_day,source"]
     for horizon in HORIZONS:
-        changes = changes_until(logs, last, horizon)
-        factors = np.exp(np.quantile(changes, [LOW, 0.05, 0.5, 0.95, HIGH]))
-        figures = ",".join(f"{factor:.4f}" for factor in factors)
-        lines.append(f"{horizon},{figures},{len(changes)},{dates[0]},{dates[1]},{SOURCE}")
+        changes, tail = before(spot.over(horizon), last, horizon), quantile(horizon)
+        lines.append(change_line(SPOT, horizon, changes, [tail, 0.5, 1 - tail], dates))
+    for horizon, changes in demand_changes(rows).items():
+        edge = NORMAL_90 * float(np.sqrt(np.mean(changes**2)))
+        normal = np.array([-edge, float(np.median(changes)), edge])
+        count = f"{len(changes)},{first},{dates[1]},{SOURCE}"
+        lines.append(f"{ON_DEMAND},{horizon},{factors(normal)},{count}")
     return ("\n".join(lines) + "\n").encode()
 
 
-def coverage(logs: np.ndarray, horizon: int) -> Iterator[tuple[int, int, int]]:
-    """Walk forward: on a day make the range from the days before, count the days after. Yields the
-    year, how many changes there were and how many the range held."""
-    for day in range(LEARNING_DAYS, len(logs) - horizon, EVERY_DAYS):
-        before = changes_until(logs, day, horizon)
-        until = min(day + EVERY_DAYS, len(logs) - horizon)
-        after = logs[day + horizon : until + horizon] - logs[day:until]
-        after = after[np.isfinite(after)]
-        if not len(after) or not len(before):
-            continue
-        low, high = np.quantile(before, [LOW, HIGH])
-        held = int(((after >= low - 1e-6) & (after <= high + 1e-6)).sum())
-        yield (FIRST_DAY + pd.Timedelta(days=day)).year, len(after), held
+def change_line(
+    kind: str, horizon: int, changes: np.ndarray, shares: list[float], dates: list[str]
+) -> str:
+    figures = factors(np.quantile(changes, shares))
+    return f"{kind},{horizon},{figures},{len(changes)},{dates[0]},{dates[1]},{SOURCE}"
+
+
+def factors(logs: np.ndarray) -> str:
+    return ",".join(f"{factor:.4f}" for factor in np.exp(logs))
+
+
+def coverage(spot: SpotChanges) -> pd.DataFrame:
+    """Walk forward: on a day make the ranges from the days before, each at least as wide as those
+    of shorter times; count the days after. A row for a day and a horizon."""
+    changes = {horizon: spot.over(horizon) for horizon in HORIZONS}
+    found = []
+    for day in range(LEARNING_DAYS, len(spot), EVERY_DAYS):
+        low, high, last = 0.0, 0.0, HORIZONS[0]
+        for horizon, every in changes.items():
+            known, tail, wider = before(every, day, horizon), quantile(horizon), 1.0
+            if len(known):
+                edges = np.quantile(known, [tail, 1 - tail])
+                low, high, last = min(low, edges[0]), max(high, edges[1]), horizon
+            else:  # the history was not that long yet: as `price_range` does beyond its table
+                wider = (horizon / last) ** 0.5
+            after = finite(every[day : day + EVERY_DAYS])
+            held = (after >= low * wider - 1e-6) & (after <= high * wider + 1e-6)
+            year = (FIRST_DAY + pd.Timedelta(days=day)).year
+            found.append((horizon, year, len(after), int(held.sum())))
+    return pd.DataFrame(found, columns=["days", "year", "all", "held"])
 
 
 def make_tables(data: Path, folder: Path) -> None:
     (folder / "machines.csv").write_bytes(machine_table(data))
     rows = read_history(data)
     write_history(condensed(rows), folder / "aws_history.parquet")
-    (folder / "spot_changes.csv").write_bytes(change_table(log_prices(rows)))
+    (folder / "price_changes.csv").write_bytes(change_table(rows))
 
 
 def check(data: Path) -> int:
@@ -209,7 +264,7 @@ def check(data: Path) -> int:
         make_tables(data, Path(name))
         wrong = [
             file
-            for file in ("machines.csv", "spot_changes.csv")
+            for file in ("machines.csv", "price_changes.csv")
             if (TABLES / file).read_bytes() != (Path(name) / file).read_bytes()
         ]
         history = "aws_history.parquet"
@@ -222,14 +277,25 @@ def check(data: Path) -> int:
 def results(data: Path) -> None:
     rows = read_history(data)
     print_size(rows)
-    logs = log_prices(rows)
-    print("\n| days | changes | held by the 90 % range | by year |\n|---|---|---|---|")
+    print("\n| days | spot | on demand |\n|---|---|---|")
     for horizon in HORIZONS:
-        counts = pd.DataFrame(coverage(logs, horizon), columns=["year", "all", "held"])
-        years = counts.groupby("year").sum()
+        ranges = [price_range(horizon, kind) for kind in (SPOT, ON_DEMAND)]
+        texts = " | ".join(f"{low:.2f} to {high:.2f}" for low, high in ranges)
+        print(f"| {horizon} | {texts} |")
+    counts = coverage(SpotChanges(rows))
+    print("\n| days | changes | held by the 90 % range | by year |\n|---|---|---|---|")
+    for horizon, own in counts.groupby("days"):
+        years = own.groupby("year")[["all", "held"]].sum()
+        years = years[years["all"] > 0]
         by_year = ", ".join(f"{y} {r.held / r['all']:.1%}" for y, r in years.iterrows())
-        total = counts["all"].sum()
-        print(f"| {horizon} | {total:,} | {counts.held.sum() / total:.1%} | {by_year} |")
+        total = own["all"].sum()
+        print(f"| {horizon} | {total:,} | {own.held.sum() / total:.1%} | {by_year} |")
+    print("\n| days | on-demand prices | changed | held by the range |\n|---|---|---|---|")
+    for horizon, changes in demand_changes(rows).items():
+        low, high = np.log(price_range(horizon, ON_DEMAND))
+        held = (changes >= low) & (changes <= high)
+        moved = (np.abs(changes) > 1e-6).mean()
+        print(f"| {horizon} | {len(changes):,} | {moved:.1%} | {held.mean():.1%} |")
     print_machine(rows)
 
 

@@ -9,6 +9,7 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,6 @@ RENTED = (
     "gpu",
     "provider",
     "on_day",
-    "stale_prices",
     "probe",
     "bench",
     "all",
@@ -75,7 +75,7 @@ def parser() -> Parser:
     add("--gpu", metavar="NAME", default="", help="machines with this GPU alone")
     add("--provider", metavar="NAME", default="", help="machines of this provider alone")
     add("--on-day", metavar="DAY", default="", help="AWS's prices of a past day")
-    add("--stale-prices", action="store_true", help="also use prices older than 90 days")
+    add("--stale-prices", action="store_true", help=argparse.SUPPRESS)  # of 0.1.0: no effect now
     add("--probe", metavar="FILE", type=Path, help="take loading from a file of 'doctor --json'")
     help = "a file of 'stoker bench train': its machine joins the table, and its GPU is calibrated"
     add("--bench", metavar="FILE", type=Path, action="append", default=[], help=help)
@@ -111,18 +111,11 @@ def run(words: Sequence[str]) -> int:
             return show_here(parsed, recipe, deadline)
     if parsed.price_per_hour is not None:
         raise BadRequest("--price-per-hour is the price of this machine: add --here")
-    from stoker.price.table import LONGEST_AGE_DAYS, current_offers
-
-    offers = every = offers_for(parsed)
-    if not (parsed.on_day or parsed.stale_prices):
-        offers = current_offers(every)
+    day = day_of("--on-day", parsed.on_day) if parsed.on_day else None
+    offers = offers_for(parsed, day)
     require_packed(parsed.data)
     with listening() as stop, stops_at_once(stop, "planning", UNCHANGED):
-        code = show_plans(parsed, recipe, offers, deadline)
-    if old := sorted({offer.provider for offer in every} - {offer.provider for offer in offers}):
-        age, names = f"older than {LONGEST_AGE_DAYS} days", ", ".join(old)
-        say(f"prices {age}, left out: {names}; --stale-prices uses them")
-    return code
+        return show_plans(parsed, recipe, offers, deadline, day)
 
 
 def check_claims_in(path: Path) -> int:
@@ -174,13 +167,12 @@ def refuse_beside_here(parsed: argparse.Namespace) -> None:
             raise BadRequest(f"--here plans for this machine alone: leave out {flag}, or --here")
 
 
-def offers_for(parsed: argparse.Namespace) -> list[Offer]:
+def offers_for(parsed: argparse.Namespace, day: date | None) -> list[Offer]:
     """The offers that the flags ask for. Raises BadRequest where there is none, and for a bid that
     no machine starts for."""
     from stoker.plan.rental import offers_in_zone, offers_under
     from stoker.price.offers import newest_offers, offers_on, select_offers
 
-    day = day_of("--on-day", parsed.on_day) if parsed.on_day else None
     if parsed.zone:
         offers = offers_in_zone(parsed.zone, day)
     else:
@@ -204,10 +196,11 @@ def show_here(parsed: argparse.Namespace, recipe: Recipe, deadline: float) -> in
     run = planned_run(work, recipe, None)
     say(*work_lines(run), "measuring training steps and an evaluation here: about two minutes")
     result = measure_here(dataset, recipe, work, price)
-    plan = plan_on_measured(run, result, rental_terms(recipe, work))
+    terms = rental_terms(recipe, work)
+    plan = plan_on_measured(run, result, terms)
     say(*here_lines(plan, result))
     if parsed.json:
-        write_figures(parsed.json, figures_of([plan]))
+        write_figures(parsed.json, figures_of([plan], terms.begins))
     require_within(plan, deadline, parsed.budget)
     words = ["stoker", "train", *train_words(parsed)]
     if parsed.price_per_hour is not None:
@@ -217,7 +210,11 @@ def show_here(parsed: argparse.Namespace, recipe: Recipe, deadline: float) -> in
 
 
 def show_plans(
-    parsed: argparse.Namespace, recipe: Recipe, offers: Sequence[Offer], deadline: float
+    parsed: argparse.Namespace,
+    recipe: Recipe,
+    offers: Sequence[Offer],
+    deadline: float,
+    day: date | None,
 ) -> int:
     """Count, measure, forecast, and print the machines."""
     from stoker.plan.bench.result import read_result
@@ -239,7 +236,7 @@ def show_plans(
     dataset, work = planned_work(Path(parsed.data), recipe, parsed.curve)
     request = RentalRequest(parsed.zone, parsed.volume_zone, parsed.disk)
     check_request(request, work.data_bytes, work.checkpoint_bytes)
-    terms = rental_terms(recipe, work, offers, parsed.interrupted_every, parsed.on_day)
+    terms = rental_terms(recipe, work, parsed.interrupted_every, day)
     run = planned_run(work, recipe, loading_probe(dataset, recipe, work, parsed.probe))
     run = replace(run, calibrations=calibrations(run, results))
     spot = parsed.spot or parsed.bid is not None
@@ -255,7 +252,7 @@ def show_plans(
     say(*closing_lines(rows, plans, unknown, terms))
     say(f"the cheapest: {launch_line(rows[0], train_words(parsed), spot=spot)}")
     if parsed.json:
-        write_figures(parsed.json, figures_of(plans))
+        write_figures(parsed.json, figures_of(plans, terms.begins))
     return FINISHED
 
 

@@ -3,13 +3,14 @@
 Invariants: a machine whose GPU has no basis for a forecast is left out, and counted. A batch that
 does not fit into the memory of a GPU is cut into micro-batches, as the product does; a machine on
 which not even two images fit is kept and marked. Dollars are expected values with a range; that of
-a spot price is the range of the days until the run ends.
+a price is the range of the days from its table until the run ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from itertools import pairwise
 
 from stoker.plan.estimate import Estimate, MachineRates, estimate
@@ -22,8 +23,10 @@ from stoker.plan.probe import LoadingProbe
 from stoker.plan.ranges import FigureRange
 from stoker.plan.spot import SpotForecast, SpotTerms, forecast_spot
 from stoker.plan.workload import Workload, WorkStage
+from stoker.price.hourly import ON_DEMAND, SPOT
 from stoker.price.offers import Offer
 from stoker.price.outlook import price_range
+from stoker.price.table import age_days
 from stoker.recipe.schedule import cuts, micro_cuts
 
 MEMORY, NO_BF16 = "memory", "bf16"
@@ -89,9 +92,18 @@ class RentalTerms:
     """Hours that a spot machine is expected to last."""
     start_s: FigureRange
     save_s: FigureRange
-    days_ahead: float = 0.0
-    """Days between the price table and the start of the run."""
+    begins: date
+    """The day of the run. A price of an earlier day has a wider range."""
     checkpoint_interval: float = 0.0
+
+    def price(self, offer: Offer, kind: str, run_hours: float) -> FigureRange | None:
+        """Dollars for an hour of a machine until the run ends; None where it is not offered so. A
+        machine without a provider has the price that its owner states."""
+        dollars = offer.spot if kind == SPOT else offer.on_demand
+        if dollars is None or not offer.provider:
+            return None if dollars is None else FigureRange.exactly(dollars)
+        low, high = price_range(age_days(offer.date, self.begins) + run_hours / 24, kind)
+        return FigureRange(dollars * low, dollars, dollars * high)
 
 
 def plan_machines(
@@ -163,14 +175,13 @@ def priced(plan: MachinePlan, terms: RentalTerms) -> MachinePlan:
     calm = [interrupted(hours, terms, edge, calm=True) for edge, hours in edges(work)]
     hours = FigureRange(*(each.machine_h for each in calm))
     plan = replace(plan, hours=hours)
-    if offer.on_demand is not None:
-        plan = replace(plan, on_demand=hours * offer.on_demand)
-    if offer.spot is None:
-        return plan
+    if price := terms.price(offer, ON_DEMAND, hours.middle):
+        plan = replace(plan, on_demand=hours * price)
     low, middle, high = (interrupted(each, terms, edge) for edge, each in edges(work))
     billed = FigureRange(low.low_h, middle.machine_h, max(high.high_h, middle.machine_h))
-    cheap, dear = price_range(terms.days_ahead + middle.wall_h / 24)
-    price = FigureRange(offer.spot * min(cheap, 1.0), offer.spot, offer.spot * max(dear, 1.0))
+    price = terms.price(offer, SPOT, middle.wall_h)
+    if price is None:
+        return plan
     return replace(
         plan,
         spot=billed * price,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 from stoker.data.dataset import Dataset
@@ -13,8 +13,7 @@ from stoker.plan.machines import PlannedRun, RentalTerms
 from stoker.plan.probe import LoadingProbe, measure_probe, read_probe
 from stoker.plan.ranges import FigureRange
 from stoker.plan.workload import Workload, workload_of_set
-from stoker.price.offers import Offer
-from stoker.price.table import age_days
+from stoker.price.table import today
 from stoker.recipe.recipe import Recipe
 from stoker.run.directory import Run
 from stoker.train.trials.memory import parameters
@@ -61,19 +60,14 @@ def loading_probe(
 
 
 def rental_terms(
-    recipe: Recipe,
-    work: Workload,
-    offers: Sequence[Offer] = (),
-    hours_between: float | None = None,
-    day: str = "",
+    recipe: Recipe, work: Workload, hours_between: float | None = None, day: date | None = None
 ) -> RentalTerms:
-    """How the machines are rented, where nothing better is known."""
-    newest = max((offer.date for offer in offers), default="")
+    """How the machines are rented, where nothing better is known: today, or on a day."""
     save_s = DISK_BYTES_PER_S.time_of(work.checkpoint_bytes) * BLOCKED_SHARE
     return RentalTerms(
         hours_between=hours_between or recipe.interruption_hours,
         start_s=START_S,
         save_s=save_s,
-        days_ahead=0.0 if day or not newest else max(age_days(newest), 0),
+        begins=day or today(),
         checkpoint_interval=recipe.checkpoint_interval,
     )

@@ -1,50 +1,65 @@
-"""How far a spot price moves in the days to come.
+"""How far a price moves in some days: how far an old one may be from today's.
 
-Invariant: the factors are quantiles of the changes that AWS's zones had in the last WINDOW_DAYS of
-the history, all machines together. Earlier changes were smaller: a range from all of them held in
-83 % of cases. The quantiles are 4 % and 96 %, chosen so that ranges made on each past day from the
-days before held in 90 % of the days after (docs/results/prices.md). Other providers' prices are
-assumed to move alike.
+Invariant: the factors come from AWS's history, all machines together; a longer time never has a
+narrower range. Other providers' prices are assumed to move alike. docs/results/prices.md shows how
+often the ranges held.
+
+A spot price is followed in the zone that was the machine's cheapest on the first day, as a plan
+does: such a price rises more often than it falls. The factors are quantiles of the changes of the
+last WINDOW_DAYS of the history, as earlier ones were smaller. On-demand prices change seldom, and
+then by a quarter or more: 96 % are the same after a year, and quantiles would say nothing. Their
+factors are those of a normal distribution with the standard deviation of all changes.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 from stoker.price.corrections import TABLES
 
 WINDOW_DAYS = 182
-LOW, HIGH = 0.04, 0.96
-HORIZONS = (1, 2, 3, 7, 14, 30, 60, 90, 180, 365)
-LONGEST_DAYS = HORIZONS[-1]
+HORIZONS = (1, 2, 3, 7, 14, 30, 60, 90, 120, 180, 270, 365, 540, 730)
+NORMAL_90 = 1.645
+"""Standard deviations on either side of the mean that hold nine of ten cases."""
+
+
+def quantile(days: int) -> float:
+    """The share of a spot price's changes below its range, and above it. Chosen so that ranges made
+    on each past day from the days before held in about 90 % of the days after."""
+    return 0.03 if days <= 90 else 0.02 if days <= 120 else 0.01
 
 
 @cache
-def changes() -> tuple[tuple[float, float, float], ...]:
-    """Days, and the logarithms of the low and the high factor, from 0 days on. A longer time never
-    has a narrower range, though the newest changes over 90 days happened to be smaller than those
-    over 60."""
-    rows = [(0.0, 0.0, 0.0)]
-    with (TABLES / "spot_changes.csv").open(newline="", encoding="utf-8") as file:
+def edge(kind: str, column: str) -> tuple[tuple[float, float], ...]:
+    """The root of the days and the logarithm of the factor, for the times that have a wider range
+    than all shorter ones, and for the longest time."""
+    points = [(0.0, 0.0)]
+    with (TABLES / "price_changes.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            low, high = math.log(float(row["low"])), math.log(float(row["high"]))
-            rows.append((float(row["days"]), min(low, rows[-1][1]), max(high, rows[-1][2])))
-    return tuple(rows)
+            log = math.log(float(row[column]))
+            if row["kind"] == kind and abs(log) > abs(points[-1][1]):
+                points.append((math.sqrt(float(row["days"])), log))
+    return (*points, (math.sqrt(HORIZONS[-1]), points[-1][1]))
 
 
-def price_range(days: float) -> tuple[float, float]:
-    """The factors between which a zone's spot price lies so many days later, in 90 % of cases.
-    Between two horizons of the table it goes with the root of the time. More days than LONGEST_DAYS
-    have the range of LONGEST_DAYS. Raises ValueError for less than 0 days."""
+def price_range(days: float, kind: str) -> tuple[float, float]:
+    """The factors between which a price lies so many days later, in 90 % of cases. `kind` is SPOT
+    or ON_DEMAND of `hourly`. Between the times of the table, and beyond the longest, logarithms go
+    with the root of the time. Raises ValueError for less than 0 days."""
     if not days >= 0:
         raise ValueError(f"a price range needs days from 0 on, not {days}")
-    days = min(days, float(LONGEST_DAYS))
-    rows = changes()
-    at = next(number for number, row in enumerate(rows) if row[0] >= days)
-    after, before = rows[at], rows[max(at - 1, 0)]
-    width = math.sqrt(after[0]) - math.sqrt(before[0])
-    share = (math.sqrt(days) - math.sqrt(before[0])) / width if width else 0.0
-    low, high = (before[n] + share * (after[n] - before[n]) for n in (1, 2))
-    return math.exp(low), math.exp(high)
+    low, high = (math.exp(log_at(math.sqrt(days), edge(kind, side))) for side in ("low", "high"))
+    return low, high
+
+
+def log_at(root: float, points: Sequence[tuple[float, float]]) -> float:
+    """The value of a line through points; beyond the last, of the line from 0 through it."""
+    last, value = points[-1]
+    if root >= last:
+        return value * root / last
+    (begin, before), (end, after) = next(pair for pair in pairwise(points) if pair[1][0] > root)
+    return before + (after - before) * (root - begin) / (end - begin)

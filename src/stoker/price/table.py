@@ -2,7 +2,7 @@
 
 Invariants: a table is a CSV with the columns of COLUMNS; each row has its source and date. A user's
 table is named by its provider (aws.csv) and is untrusted: it is read as a whole or refused. A price
-older than LONGEST_AGE_DAYS is used only where the caller allows stale ones.
+older than LONGEST_AGE_DAYS is marked wherever it is shown.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from stoker.price.offer import Offer
 from stoker.text import one_line, shown
 
 LONGEST_AGE_DAYS = 90
+REFRESH = "stoker prices --refresh FILE --provider NAME --date DAY"
 MOST_BYTES, MOST_ROWS, MOST_CHARACTERS = 32 << 20, 200_000, 300
 HIGHEST_PRICE = 10_000.0
 """Dollars an hour: more is a mistake in a table."""
@@ -184,18 +185,3 @@ def age_days(day: str, now: date | None = None) -> int:
 
 def is_old(day: str, now: date | None = None) -> bool:
     return age_days(day, now) > LONGEST_AGE_DAYS
-
-
-def current_offers(offers: Sequence[Offer], now: date | None = None) -> list[Offer]:
-    """The offers with prices of the last LONGEST_AGE_DAYS. Raises BadRequest where there are
-    none."""
-    current = [offer for offer in offers if not is_old(offer.date, now)]
-    if current:
-        return current
-    old = {offer.provider: offer.date for offer in offers}
-    dates = ", ".join(f"{name} {day} ({age_days(day, now)} days)" for name, day in old.items())
-    raise BadRequest(
-        f"prices older than {LONGEST_AGE_DAYS} days: {dates}; 'stoker prices --refresh FILE "
-        f"--provider {next(iter(old))} --date DAY' takes newer ones from a SkyPilot catalogue, "
-        "--stale-prices uses these"
-    )

@@ -31,7 +31,9 @@ from stoker.price.offer import Offer
 from stoker.recipe.recipe import Recipe
 from stoker.show.plan.machines import closing_lines, launch_line, machine_lines, work_lines
 
-TERMS = RentalTerms(hours_between=4.0, start_s=START_S, save_s=FigureRange(0.1, 0.2, 0.5))
+TERMS = RentalTerms(
+    hours_between=4.0, start_s=START_S, save_s=FigureRange(0.1, 0.2, 0.5), begins=date(2026, 8, 22)
+)
 
 
 def offer(gpu: str = "A100-40GB", gpus: int = 1, **values: object) -> Offer:

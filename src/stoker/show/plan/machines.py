@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
+from datetime import date
 from typing import Any
 
 from stoker.plan.machines import MEMORY, NO_BF16, MachinePlan, PlannedRun, RentalTerms
 from stoker.plan.ranges import FigureRange
 from stoker.price.offers import Offer
+from stoker.price.table import REFRESH, age_days, is_old
 from stoker.text import cut, plural, shown
 
 WIDE = 130
@@ -133,10 +135,26 @@ def closing_lines(
     dates = ", ".join(f"{shown(provider)} {day}" for provider, day in sorted(days))
     lines.append(f"prices: {dates}; spot machines are taken to last {terms.hours_between:g} hours")
     sources = sorted({row.source for row in rows if row.estimate})
-    return [*lines, *(f"compute: {shown(source)}" for source in sources[:1])]
+    lines += [f"compute: {shown(source)}" for source in sources[:1]]
+    return [*lines, *old_price_lines([row.offer for row in rows], terms.begins)]
 
 
-def figures_of(plans: Sequence[MachinePlan]) -> list[dict[str, Any]]:
+def old_price_lines(offers: Sequence[Offer], now: date) -> list[str]:
+    """A loud line where prices are old."""
+    old = {
+        f"{shown(offer.provider)} {plural(age_days(offer.date, now), 'day')}"
+        for offer in offers
+        if offer.provider and is_old(offer.date, now)
+    }
+    if not old:
+        return []
+    return [
+        f"OLD PRICES: {', '.join(sorted(old))}. Their dollars have wider ranges, as AWS's prices "
+        f"moved in such a time. Newer prices: {REFRESH}"
+    ]
+
+
+def figures_of(plans: Sequence[MachinePlan], now: date) -> list[dict[str, Any]]:
     """The plans as plain data."""
     return [
         {
@@ -156,6 +174,7 @@ def figures_of(plans: Sequence[MachinePlan]) -> list[dict[str, Any]]:
             "compute_source": plan.source,
             "price_source": plan.offer.source,
             "price_date": plan.offer.date,
+            "price_age_days": age_days(plan.offer.date, now),
         }
         for plan in plans
     ]

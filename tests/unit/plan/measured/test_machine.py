@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
@@ -30,7 +31,12 @@ from stoker.plan.workload import workload_of
 from stoker.recipe.recipe import Recipe
 from stoker.show.plan.measured import here_lines, measured_lines
 
-TERMS = RentalTerms(hours_between=4.0, start_s=START_S, save_s=FigureRange(0.01, 0.02, 0.05))
+TERMS = RentalTerms(
+    hours_between=4.0,
+    start_s=START_S,
+    save_s=FigureRange(0.01, 0.02, 0.05),
+    begins=date(2026, 8, 22),
+)
 RECIPE = Recipe(model="resnet9_w16", image_size=64, batch_size=32, epochs=4)
 A100 = {"kind": "cuda", "name": "NVIDIA A100-SXM4-40GB", "memory_bytes": 40 << 30}
 
