@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
 from stoker.cli.flags import Parser
 from stoker.cli.streams import check_json, write_figures
 from stoker.commit import json_bytes
-from stoker.errors import FINISHED, BadRequest
+from stoker.errors import FAILED, FINISHED, BadRequest
 from stoker.price.history import series
-from stoker.price.offers import Offer, newest_offers, offers_on, select_offers
+from stoker.price.offers import Offer, day_in_use, newest_offers, offers_on, select_offers
 from stoker.price.table import parse_day, today, write_user_table
 from stoker.show.prices import (
     ROWS_PER_GPU,
@@ -24,10 +26,10 @@ from stoker.show.prices import (
     history_lines,
     left_out_line,
     offer_lines,
-    refreshed_lines,
+    refreshed_line,
     table_lines,
 )
-from stoker.text import say, shown
+from stoker.text import plural, say, shown
 
 
 def parser() -> Parser:
@@ -39,7 +41,7 @@ def parser() -> Parser:
         examples=(
             "stoker prices --gpu A100",
             "stoker prices --history p4d.24xlarge --region us-east-1",
-            "stoker prices --refresh vms.csv --provider aws --date 2026-11-01",
+            "stoker prices --refresh ~/.sky/catalogs/v8",
         ),
     )
     add = prices.add_argument
@@ -52,8 +54,10 @@ def parser() -> Parser:
     add("--region", metavar="NAME", default="", help="with --history: in one region")
     add("--json", metavar="FILE", default="", help="write the figures to a file; - prints them")
     add("--csv", action="store_true", help="print the machines as CSV")
-    add("--refresh", metavar="FILE", default="", help="take a SkyPilot catalogue's newer prices")
-    add("--date", metavar="DAY", default="", help="with --refresh: the day of the catalogue")
+    help = "take the newer prices of SkyPilot's folder of catalogues, or of one file"
+    add("--refresh", metavar="FOLDER", default="", help=help)
+    help = "with --refresh: the day of the prices, where they are older than their files"
+    add("--date", metavar="DAY", default="", help=help)
     return prices
 
 
@@ -73,8 +77,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def check_flags(parsed: argparse.Namespace) -> None:
     """Raise BadRequest for flags that do not go together."""
-    if bool(parsed.refresh) != bool(parsed.date) or (parsed.refresh and not parsed.provider):
-        raise BadRequest("--refresh FILE needs --provider NAME and --date DAY, the catalogue's day")
+    if parsed.date and not parsed.refresh:
+        raise BadRequest("--date goes with --refresh FOLDER")
     if parsed.region and not parsed.history:
         raise BadRequest("--region goes with --history MACHINE")
     if parsed.max_price is not None and not parsed.max_price > 0:
@@ -89,12 +93,36 @@ def day_of(flag: str, text: str) -> date:
 
 
 def refresh(parsed: argparse.Namespace) -> int:
-    from stoker.price.catalogue import read_catalogue
+    """Take the catalogues of a folder as the user's tables. One that is refused does not hold up
+    the others."""
+    from stoker.price.catalogue import Refused, catalogue_files, read_catalogue
 
-    day = day_of("--date", parsed.date)
-    offers = read_catalogue(Path(parsed.refresh), parsed.provider, day)
-    say(*refreshed_lines(offers, str(write_user_table(offers))))
-    return FINISHED
+    stated = day_of("--date", parsed.date) if parsed.date else None
+    place = Path(parsed.refresh)
+    with suppress(RuntimeError):  # a user that the machine does not know
+        place = place.expanduser()
+    files = catalogue_files(place, parsed.provider)
+    taken, refused = [], []
+    for provider, file in files.items():
+        try:
+            catalogue = read_catalogue(file, provider, stated)
+        except Refused as error:
+            if len(files) == 1:
+                raise
+            refused.append(f"refused: {error}")
+            continue
+        if len(files) == 1 and not catalogue.offers:
+            raise BadRequest(f"{shown(str(file))} has no GPU machine with a price")
+        in_use = day_in_use(provider)
+        newer = in_use if in_use > catalogue.day.isoformat() else ""
+        if catalogue.offers and not newer:
+            taken.append(write_user_table(catalogue.offers))
+        say(refreshed_line(catalogue, newer))
+    if taken:
+        dated = "" if stated else ", dated by their files"
+        say(f"{plural(len(taken), 'table')} in {shown(str(taken[0].parent))}{dated}")
+    say(*refused, stream=sys.stderr)
+    return FAILED if refused else FINISHED
 
 
 def show_offers(parsed: argparse.Namespace, offers: Sequence[Offer], day: date | None) -> int:

@@ -18,6 +18,11 @@ from pathlib import Path
 
 TABLES = Path(__file__).parent / "tables"
 ANY = "*"
+LARGER: dict[tuple[str, float | None], str] = {
+    ("A100-40GB", 80.0): "A100-80GB",
+    ("V100-16GB", 32.0): "V100-32GB",
+}
+"""GPUs of which some catalogues give the memory in a column of its own, not in the name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +68,8 @@ def is_gpu(name: str, text: str) -> bool:
 
 def corrected(facts: MachineFacts) -> MachineFacts:
     """The machine with the name of its GPU, and with what the catalogue lacks or gets wrong."""
-    facts = replace(facts, gpu=gpu_name(facts.gpu, facts.provider, facts.machine))
+    name = gpu_name(facts.gpu, facts.provider, facts.machine)
+    facts = replace(facts, gpu=LARGER.get((name, facts.gpu_memory_gib), name))
     for row in rows_of("corrections.csv"):
         if matches(row, provider=facts.provider, machine=facts.machine, gpu=facts.gpu):
             facts = with_value(facts, row["column"], float(row["value"]), row["source"])

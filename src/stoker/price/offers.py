@@ -7,6 +7,7 @@ Invariant: of each provider the newer table counts: the one of the package, or t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from stoker.errors import BadRequest
@@ -30,6 +31,14 @@ def newest_offers(folder: Path | None = None) -> list[Offer]:
         if provider not in tables or offers[0].date >= tables[provider][0].date:
             tables[provider] = over_regions(offers)
     return [offer for provider in sorted(tables) for offer in tables[provider]]
+
+
+def day_in_use(provider: str) -> str:
+    """The day of the table that counts for a provider; empty where there is none that is whole."""
+    offers = [offer for offer in packaged_offers() if offer.provider == provider]
+    with suppress(BadRequest):
+        offers += user_offers(only=provider).get(provider, [])
+    return max((offer.date for offer in offers), default="")
 
 
 def local_offers(provider: str, folder: Path | None = None) -> list[Offer]:

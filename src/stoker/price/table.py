@@ -25,7 +25,9 @@ from stoker.price.offer import Offer
 from stoker.text import one_line, shown
 
 LONGEST_AGE_DAYS = 90
-REFRESH = "stoker prices --refresh FILE --provider NAME --date DAY"
+SKY_FOLDER = "~/.sky/catalogs/v8"
+"""Where SkyPilot keeps the catalogues that it has fetched."""
+REFRESH = f"stoker prices --refresh {SKY_FOLDER}"
 MOST_BYTES, MOST_ROWS, MOST_CHARACTERS = 32 << 20, 200_000, 300
 HIGHEST_PRICE = 10_000.0
 """Dollars an hour: more is a mistake in a table."""
@@ -52,9 +54,9 @@ def packaged_offers() -> tuple[Offer, ...]:
     return tuple(parse_table((TABLES / "machines.csv").read_bytes()))
 
 
-def user_offers(folder: Path | None = None) -> dict[str, list[Offer]]:
-    """The user's tables by provider. Raises BadRequest where one cannot be read."""
-    paths = sorted((folder or user_folder()).glob("[!.]*.csv"))
+def user_offers(folder: Path | None = None, only: str = "[!.]*") -> dict[str, list[Offer]]:
+    """The user's tables by provider, or that of one. Raises BadRequest where one cannot be read."""
+    paths = sorted((folder or user_folder()).glob(f"{only}.csv"))
     return {path.stem: read_user_table(path) for path in paths}
 
 
@@ -72,8 +74,7 @@ def read_user_table(path: Path) -> list[Offer]:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise BadRequest(
             f"the price table {shown(str(path))} is damaged: {why}; 'rm {shown(str(path))}' "
-            f"removes it, 'stoker prices --refresh FILE --provider {shown(path.stem)} --date DAY' "
-            "replaces it"
+            f"removes it, 'stoker prices --refresh FILE --provider {shown(path.stem)}' replaces it"
         ) from error
     return offers
 
@@ -125,7 +126,8 @@ def number(text: str, name: str, *, priced: bool = False) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value <= (HIGHEST_PRICE if priced else 1e6):
-        raise WrongTable(f"{name} must be a number above 0")
+        most = f" and at most {HIGHEST_PRICE:,.0f}" if priced else ""
+        raise WrongTable(f"{name} must be a number above 0{most}")
     return value
 
 

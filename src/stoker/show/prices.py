@@ -14,9 +14,10 @@ from dataclasses import asdict
 from datetime import date
 from typing import Any
 
+from stoker.price.catalogue import Catalogue
 from stoker.price.history import DayPrice
 from stoker.price.offer import Offer
-from stoker.price.table import COLUMNS, LONGEST_AGE_DAYS, age_days, cell, is_old
+from stoker.price.table import COLUMNS, LONGEST_AGE_DAYS, REFRESH, age_days, cell, is_old
 from stoker.text import cut, plural, shown, sparkline
 
 NARROW, WIDE = 80, 130
@@ -96,11 +97,8 @@ def table_lines(offers: Iterable[Offer], now: date) -> list[str]:
         mark = "*" if is_old(day, now) else " "
         age = plural(age_days(day, now), "day")
         lines.append(f"{shown(name):<{width}}  {day}{mark} {age:<9} {shown(source)}")
-    if old := sorted(name for name, _, day in tables if is_old(day, now)):
-        lines += [
-            f"* older than {LONGEST_AGE_DAYS} days; a newer SkyPilot catalogue replaces it:",
-            f"  stoker prices --refresh FILE --provider {shown(old[0])} --date DAY",
-        ]
+    if any(is_old(day, now) for _, _, day in tables):
+        lines.append(f"* older than {LONGEST_AGE_DAYS} days; newer ones: {REFRESH}")
     return lines
 
 
@@ -157,10 +155,11 @@ def history_figures(machine: str, region: str, prices: Sequence[DayPrice]) -> di
     return {"machine": machine, "region": region, "days": days}
 
 
-def refreshed_lines(offers: Sequence[Offer], path: str) -> list[str]:
-    machines = len({offer.machine for offer in offers})
-    first = offers[0]
-    return [
-        f"{plural(machines, 'machine')} of {shown(first.provider)} with the prices of "
-        f"{first.date}, in {shown(path)}"
-    ]
+def refreshed_line(catalogue: Catalogue, in_use: str) -> str:
+    """What was read for a provider. `in_use` is the day of a newer table, which is kept."""
+    machines = len({offer.machine for offer in catalogue.offers})
+    text = f"{shown(catalogue.provider):<11} {catalogue.day}  {plural(machines, 'GPU machine')}"
+    if catalogue.skipped:
+        text += f"; {catalogue.skipped:,} of {plural(catalogue.rows, 'row')} left out: "
+        text += shown(catalogue.why)
+    return f"{text}; not taken: the table in use is of {in_use}" if in_use else text

@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+from clock import written_on
 from golden import check_golden
 from stoker.cli import main, prices
-from stoker.errors import BAD_REQUEST, FINISHED
+from stoker.errors import BAD_REQUEST, FAILED, FINISHED
 from stoker.price import catalogue
 from stoker.show import prices as show_prices
 
@@ -71,13 +73,70 @@ def test_csv_and_json_have_every_machine(capsys: pytest.CaptureFixture[str], des
     assert len(json.loads((desk / "days.json").read_text())["days"]) == 1258
 
 
+LAMBDA = HEAD + "gpu_1x_a10,A10,1,30,200,0.9,,us-east-1\n"
+
+
+def test_a_folder_of_catalogues_is_taken_at_once(
+    capsys: pytest.CaptureFixture[str], desk: Path
+) -> None:
+    written_on(date(2026, 11, 2), desk / "v8" / "lambda" / "vms.csv", LAMBDA)
+    wrong = LAMBDA.replace("0.9", "90000") + "x1,A10,1,30,200,0.8,,us-east-1\n"
+    written_on(date(2026, 11, 3), desk / "v8" / "verda" / "vms.csv", wrong)
+    written_on(date(2026, 11, 3), desk / "v8" / "do" / "vms.csv", HEAD)
+    old = LAMBDA.replace("us-east-1", "us")
+    written_on(date(2025, 1, 1), desk / "v8" / "azure" / "vms.csv", old)
+    lines = lines_of(capsys, "--refresh", "v8")
+    check_golden("prices_refresh", [line.replace(str(desk), "DESK") for line in lines])
+    folder = desk / "home" / "stoker" / "prices"
+    assert {path.name for path in folder.iterdir()} == {"lambda.csv", "verda.csv"}
+    shown = lines_of(capsys, "--provider", "lambda")
+    assert any("2026-11-02  15 days" in line for line in shown)
+    # An older file does not replace a newer table.
+    written_on(date(2026, 10, 1), desk / "v8" / "lambda" / "vms.csv", LAMBDA)
+    again = lines_of(capsys, "--refresh", "v8", "--provider", "lambda")
+    assert again[0].endswith("not taken: the table in use is of 2026-11-02")
+
+
+def test_a_refused_file_does_not_hold_up_the_others(
+    capsys: pytest.CaptureFixture[str], desk: Path
+) -> None:
+    written_on(date(2026, 11, 2), desk / "v8" / "lambda" / "vms.csv", LAMBDA)
+    written_on(date(2026, 11, 2), desk / "v8" / "aws" / "vms.csv", "a,b\n1,2\n")
+    (desk / "v8" / "gcp").mkdir()
+    os.mkfifo(desk / "v8" / "gcp" / "vms.csv")
+    assert main(["prices", "--refresh", "v8"]) == FAILED
+    printed = capsys.readouterr()
+    assert printed.out.startswith("lambda") and "1 table in" in printed.out
+    assert [line[:25] for line in printed.err.splitlines()] == [
+        "refused: v8/aws/vms.csv i",
+        "refused: v8/gcp/vms.csv i",
+    ]
+    assert main(["prices", "--refresh", "v8", "--provider", "aws"]) == BAD_REQUEST
+
+
+def test_what_cannot_be_taken_is_a_bad_request(
+    capsys: pytest.CaptureFixture[str], desk: Path
+) -> None:
+    written_on(date(2026, 11, 3), desk / "v8" / "do" / "vms.csv", HEAD)
+    assert main(["prices", "--refresh", "v8"]) == BAD_REQUEST
+    assert "v8/do/vms.csv has no GPU machine with a price" in capsys.readouterr().err
+    written_on(date(2026, 11, 2), desk / "v8" / "lambda" / "vms.csv", LAMBDA)
+    # A day that only one of the files may have: that one is taken.
+    written_on(NOW, desk / "v8" / "verda" / "vms.csv", LAMBDA)
+    assert main(["prices", "--refresh", "v8", "--date", "2026-11-10"]) == FAILED
+    printed = capsys.readouterr()
+    assert "1 table in" in printed.out
+    assert "--date 2026-11-10 is after the day on which v8/lambda/vms.csv" in printed.err
+    for place in ("~nobody-of-that-name/x", "~/nothing", "zero\0byte"):
+        assert main(["prices", "--refresh", place]) == BAD_REQUEST
+
+
 def test_a_refresh_is_used_until_it_is_damaged(
     capsys: pytest.CaptureFixture[str], desk: Path
 ) -> None:
-    text = HEAD + "gpu_1x_a10,A10,1,30,200,0.9,,us-east-1\n"
-    (desk / "vms.csv").write_text(text)
+    written_on(NOW, desk / "vms.csv", LAMBDA)
     words = ("--refresh", "vms.csv", "--provider", "lambda", "--date", "2026-11-01")
-    assert "1 machine of lambda with the prices of 2026-11-01" in lines_of(capsys, *words)[0]
+    assert lines_of(capsys, *words)[0] == "lambda      2026-11-01  1 GPU machine"
     assert any("2026-11-01  16 days" in line for line in lines_of(capsys, "--provider", "lambda"))
     table = desk / "home" / "stoker" / "prices" / "lambda.csv"
     assert [path.name for path in table.parent.iterdir()] == ["lambda.csv"]
@@ -98,7 +157,7 @@ MISTAKES = (
     "--history p9.large",
     "--history p4d.24xlarge --region mars",
     "--region us-east-1",
-    "--refresh vms.csv",
+    "--refresh .",
     "--refresh vms.csv --provider aws --date soon",
     "--refresh none.csv --provider aws --date 2026-11-01",
     "--date 2026-11-01",

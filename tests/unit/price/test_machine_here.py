@@ -90,8 +90,8 @@ def test_a_users_table_knows_the_zone(
 ) -> None:
     monkeypatch.setattr(catalogue, "today", lambda: date(2026, 11, 17))
     (tmp_path / "vms.csv").write_text(CATALOGUE)
-    offers = read_catalogue(tmp_path / "vms.csv", "aws", date(2026, 11, 1))
-    write_user_table(offers, tmp_path / "prices")
+    found = read_catalogue(tmp_path / "vms.csv", "aws", date(2026, 11, 1))
+    write_user_table(found.offers, tmp_path / "prices")
     service.machine = AWS
     price = price_or_reason(None, "aws", tmp_path / "prices")
     assert isinstance(price, HourlyPrice)
