@@ -15,7 +15,9 @@ The first lines of a page may say what the reader has by then, and which flags m
     <!-- begins with: photos, runs/mine -->
     <!-- train adds: --epochs 1 --model resnet9_w4 -->
 
-`page_materials.py` makes what a page begins with. The flags are added to the commands of the verb.
+`page_materials.py` makes what a page begins with. The flags are added to the commands of the verb:
+only to verbs that train or measure, and only flags of SMALLER, which change how long they take.
+Everything else is run as it stands on the page.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +46,14 @@ ENDS = re.compile(r"#.*\bends with (\d+)")
 TAIL = re.compile(r"\s(?:[|>;&#]|2>)")
 """Where the flags of a command end in its line."""
 NOT_RUN, ELSEWHERE = "Not run by the tests: ", "Run by "
+MEASURING = ("train", "sweep", "tickets", "doctor", "bench train", "bench data")
+"""Verbs that may get flags that a reader does not type."""
+SMALLER = re.compile(
+    "--(model|image-size|batch-size|micro-batch|epochs|steps|repeats|seconds|keep|rewind|rounds|"
+    "replicates|precision|ranks|compute-threads|amp|mixup-alpha|cutmix-prob|no-compile|no-report|"
+    "no-rehearse)"
+)
+"""Those flags: less to compute. None of them lets a command pass that would be refused."""
 KINDS = ("sh", "python", "toml", "text", "json", "csv", "html")
 LONGEST_S = 400.0
 
@@ -136,9 +146,11 @@ def prose(text: str) -> str:
     return COMMENT.sub("", FENCE.sub("", text))
 
 
-def run_page(page: Page, folder: Path) -> str:
-    """Do what a page says, in a folder of its own. Returns what was printed; raises AssertionError
-    with it where a command ends otherwise than the page says."""
+def run_page(page: Page, folder: Path, variables: Mapping[str, str] | None = None) -> str:
+    """Do what a page says, in a folder of its own, with some more variables of the shell. Returns
+    what was printed; raises AssertionError with it where a command ends otherwise than the page
+    says."""
+    shell = {**environment(folder), **(variables or {})}
     bring(page.materials, folder)
     printed = []
     for block in page.blocks:
@@ -151,7 +163,8 @@ def run_page(page: Page, folder: Path) -> str:
         elif block.kind == "toml":
             tomllib.loads(block.text)
         for command, expected in steps_of(page, block):
-            printed.append(run(command, expected, folder, f"{page.name}:{block.line}"))
+            place = f"{page.name}:{block.line}"
+            printed.append(run(command, expected, folder, place, shell))
     return "".join(printed)
 
 
@@ -165,13 +178,15 @@ def steps_of(page: Page, block: Block) -> Iterator[tuple[list[str], int]]:
             yield ["bash", "-ec", page.with_flags(command)], int(ends[1]) if ends else 0
 
 
-def run(command: list[str], expected: int, folder: Path, place: str) -> str:
+def run(
+    command: list[str], expected: int, folder: Path, place: str, shell: Mapping[str, str]
+) -> str:
     shown = f"$ {command[-1]}\n"
     print(shown, end="", flush=True)
     done = subprocess.run(
         command,
         cwd=folder,
-        env=environment(folder),
+        env=shell,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

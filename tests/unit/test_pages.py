@@ -18,7 +18,20 @@ from types import ModuleType
 import pytest
 
 from page_materials import MATERIALS
-from pages import COMMENT, ELSEWHERE, ENDS, KINDS, NOT_RUN, ROOT, Page, all_pages, prose, read_page
+from pages import (
+    COMMENT,
+    ELSEWHERE,
+    ENDS,
+    KINDS,
+    MEASURING,
+    NOT_RUN,
+    ROOT,
+    SMALLER,
+    Page,
+    all_pages,
+    prose,
+    read_page,
+)
 from stoker.cli import VERBS
 
 PAGES = all_pages()
@@ -99,6 +112,14 @@ def test_a_wrong_command_is_found() -> None:
     assert unknown_in("stoker tarin photos")
     assert not unknown_in("stoker bench train SET --model a,b | less --what")
     assert not unknown_in("stoker launch slurm --nice=100 -- train x --epohcs 3")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_flags_that_no_reader_types_only_make_a_command_shorter(page: Page) -> None:
+    for verb, words in page.flags.items():
+        assert verb in MEASURING
+        flags = [word for word in words.split() if word.startswith("-")]
+        assert all(SMALLER.fullmatch(flag) for flag in flags)
 
 
 def test_pages_made_from_the_code_are_up_to_date() -> None:
