@@ -1,10 +1,11 @@
 """Run pytest; run what failed once more, alone, where a busy machine may be to blame.
 
-    python .ci/stage.py FLAKY-FILE PYTEST-ARGUMENTS...
+    python .ci/stage.py RESULTS PYTEST-ARGUMENTS...    one stage
+    python .ci/stage.py RESULTS                        the closing lines over all stages
 
-Exit code 0 where everything passed, then or at the second try. The names of tests that needed the
-second try are appended to FLAKY-FILE. A test that asserts something exact is not tried again (see
-tests/conftest.py).
+Exit code 0 where everything passed, then or at the second try. Each stage appends a line of JSON to
+RESULTS: how many tests passed, failed or were skipped, and which needed the second try. A test that
+asserts something exact is not tried again (see tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -13,32 +14,71 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 MOST_RETRIED = 10
 """More failures than this are no accident."""
 
 
-def pytest(*arguments: str) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments]).returncode
+@dataclass
+class Results:
+    """What became of the tests of a stage."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    flaky: list[str] = field(default_factory=list)
 
 
-def main(flaky: Path, arguments: list[str]) -> int:
+def pytest(*arguments: str) -> tuple[int, Results, dict[str, bool]]:
+    """Pytest's exit code, what became of the tests, and which of those that failed may be tried
+    again."""
     with tempfile.TemporaryDirectory() as folder:
-        failures = Path(folder) / "failures.json"
-        code = pytest(*arguments, "--failures", str(failures))
-        if code != 1 or not failures.exists():
-            return code
-        failed: dict[str, bool] = json.loads(failures.read_text())
-    if not failed or not all(failed.values()) or len(failed) > MOST_RETRIED:
-        return code
-    print(f"\n-- {len(failed)} failed: once more, alone", flush=True)
+        outcomes = Path(folder) / "outcomes.json"
+        command = [sys.executable, "-m", "pytest", *arguments, "--outcomes", str(outcomes)]
+        code = subprocess.run(command).returncode
+        counts = json.loads(outcomes.read_text()) if outcomes.exists() else {"failed": {}}
+    failures = counts.pop("failed")
+    # Also a file that cannot be imported, or a pytest that was killed, counts as a failed test.
+    return code, Results(**counts, failed=max(len(failures), int(code != 0))), failures
+
+
+def run_stage(arguments: list[str]) -> tuple[int, Results]:
+    """The exit code of a stage, and what became of its tests."""
+    code, results, failures = pytest(*arguments)
+    if code != 1 or not failures or not all(failures.values()) or len(failures) > MOST_RETRIED:
+        return code, results
+    print(f"\n-- {len(failures)} failed: once more, alone", flush=True)
     options = [word for word in arguments if word.startswith(("--whole", "-q", "--hypothesis"))]
-    if pytest(*options, *failed) != 0:
-        return code
-    with flaky.open("a") as file:
-        file.writelines(f"{name}\n" for name in failed)
-    return 0
+    _, second, _ = pytest(*options, "--again", *failures)
+    if second.passed < len(failures):
+        return code, results
+    passed = results.passed + second.passed
+    return 0, Results(passed=passed, skipped=results.skipped, flaky=[*failures])
+
+
+def closing_lines(path: Path) -> list[str]:
+    """The tests that needed a second try, and the count of all stages, which comes last."""
+    stages = [Results(**json.loads(line)) for line in path.read_text().splitlines()]
+    names = [name for stage in stages for name in stage.flaky]
+    passed, failed, skipped = (
+        sum(getattr(stage, kind) for stage in stages) for kind in ("passed", "failed", "skipped")
+    )
+    return [
+        *(f"FLAKY (passed alone, at the second try): {name}" for name in names),
+        f"{passed} passed, {failed} failed, {skipped} skipped",
+    ]
+
+
+def main(path: Path, arguments: list[str]) -> int:
+    if not arguments:
+        print("\n".join(closing_lines(path)))
+        return 0
+    code, results = run_stage(arguments)
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(results)) + "\n")
+    return code
 
 
 if __name__ == "__main__":
