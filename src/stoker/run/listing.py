@@ -148,7 +148,7 @@ def summary_of(path: Path, now: float | None = None) -> RunSummary:
         numbers = run.attempts()[-MOST_ATTEMPTS:]
     except (OSError, ValueError) as error:
         return replace(summary, problem=one_line(str(error)))
-    attempts = [ends_of(run, n, ENDS if n == numbers[-1] else OTHER_ENDS) for n in numbers]
+    attempts = [ends_of(run, n, is_newest=n == numbers[-1]) for n in numbers]
     newest = attempts[-1] if attempts else []
     end = next((event for event in reversed(newest) if event["kind"] == "end"), None)
     last = max(times_of(newest), default=None)
@@ -180,18 +180,19 @@ def training_facts(attempts: Sequence[list[Event]]) -> dict[str, Any]:
     return facts
 
 
-def ends_of(run: Run, attempt: int, most: int) -> list[Event]:
+def ends_of(run: Run, attempt: int, *, is_newest: bool) -> list[Event]:
     """The events of an attempt's rank 0 that a summary needs, and its first and last: from the
-    summary of the events, and from the end of the events where that says less."""
-    file = run.events_path(attempt, 0)
+    summary of the events, and from the end of the events where that says less. Evaluations are
+    needed of the newest attempt alone: its start has the best of those before."""
+    file, most = run.events_path(attempt, 0), ENDS if is_newest else OTHER_ENDS
     events: list[Event] = []
     try:
         with suppress(OSError, ValueError):
-            events = needed_events(*head_and_tail(summary_path(file), 4 * most))
+            events = needed_events(*head_and_tail(summary_path(file), 4 * most), is_newest)
         span: Any = events[-1].get("span") if events else None
         begin = span[1] if is_span(span) else 0
         if begin < file.stat().st_size:
-            events += needed_events(*head_and_tail(file, most, begin))
+            events += needed_events(*head_and_tail(file, most, begin), is_newest)
     except (OSError, ValueError):
         return events
     return events
@@ -204,12 +205,12 @@ def position_of(event: Event) -> int:
     return int(event.get("position", 0) + (event["batch"] if event["kind"] == "step" else 0))
 
 
-def needed_events(head: list[bytes], tail: list[bytes]) -> list[Event]:
+def needed_events(head: list[bytes], tail: list[bytes], evaluations: bool) -> list[Event]:
     """The first event, the last ones, and those between that a summary needs."""
     lines = [*head, *tail]
     last = [event_of(line) for line in lines[1:][-3:]]
     has_best = any(event and event["kind"] == "end" and "best" in event for event in last)
-    is_other = (_NO_EVALUATION if has_best else _OTHER_KIND).match
+    is_other = (_OTHER_KIND if evaluations and not has_best else _NO_EVALUATION).match
     first = [event_of(line) for line in [*lines[:1], *(o for o in lines[1:-3] if not is_other(o))]]
     return [event for event in [*first, *last] if event]
 
