@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shares import ROTATION, is_turn, share
+from shares import ROTATION, THINNING, is_turn, share
 
 CASES = [f"case {number}" for number in range(103)]
 
@@ -38,3 +38,16 @@ def test_heavy_tests_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         turns.append([is_turn(test, 4) for test in range(8)])
     assert [sum(commit) for commit in turns] == [2] * 4
     assert all(sum(commits) == 1 for commits in zip(*turns, strict=True))
+
+
+def test_a_slow_machine_takes_half_and_all_come_in_twice_as_many_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(THINNING, "2")
+    taken, turns = [], 0
+    for number in range(1000, 1020):
+        monkeypatch.setenv(ROTATION, str(number))
+        taken += share("kills", CASES, 10)
+        turns += is_turn(3, 10)
+    assert sorted(taken) == sorted(CASES)
+    assert turns == 1
