@@ -203,31 +203,23 @@ def demand_changes(rows: pd.DataFrame) -> dict[int, np.ndarray]:
 
 def change_table(rows: pd.DataFrame) -> bytes:
     """The range of the newest spot prices, and of on-demand prices, as factors."""
-    spot = SpotChanges(rows)
+    spot, demand = SpotChanges(rows), demand_changes(rows)
     last = len(spot) - 1
-    dates = [str((FIRST_DAY + pd.Timedelta(days=d)).date()) for d in (last - WINDOW_DAYS + 1, last)]
-    first = str(FIRST_DAY.date())
     lines = ["kind,days,low,median,high,changes,first_day,last_day,source"]
+
+    def add(kind: str, horizon: int, logs: list[float], changes: np.ndarray, first: int) -> None:
+        factors = ",".join(f"{factor:.4f}" for factor in np.exp(logs))
+        days = [str((FIRST_DAY + pd.Timedelta(days=day)).date()) for day in (first, last)]
+        lines.append(f"{kind},{horizon},{factors},{len(changes)},{','.join(days)},{SOURCE}")
+
     for horizon in HORIZONS:
         changes, tail = before(spot.over(horizon), last, horizon), quantile(horizon)
-        lines.append(change_line(SPOT, horizon, changes, [tail, 0.5, 1 - tail], dates))
-    for horizon, changes in demand_changes(rows).items():
+        logs = [*np.quantile(changes, [tail, 0.5, 1 - tail])]
+        add(SPOT, horizon, logs, changes, last - WINDOW_DAYS + 1)
+    for horizon, changes in demand.items():
         edge = NORMAL_90 * float(np.sqrt(np.mean(changes**2)))
-        normal = np.array([-edge, float(np.median(changes)), edge])
-        count = f"{len(changes)},{first},{dates[1]},{SOURCE}"
-        lines.append(f"{ON_DEMAND},{horizon},{factors(normal)},{count}")
+        add(ON_DEMAND, horizon, [-edge, float(np.median(changes)), edge], changes, 0)
     return ("\n".join(lines) + "\n").encode()
-
-
-def change_line(
-    kind: str, horizon: int, changes: np.ndarray, shares: list[float], dates: list[str]
-) -> str:
-    figures = factors(np.quantile(changes, shares))
-    return f"{kind},{horizon},{figures},{len(changes)},{dates[0]},{dates[1]},{SOURCE}"
-
-
-def factors(logs: np.ndarray) -> str:
-    return ",".join(f"{factor:.4f}" for factor in np.exp(logs))
 
 
 def coverage(spot: SpotChanges) -> pd.DataFrame:

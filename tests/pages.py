@@ -53,7 +53,7 @@ SMALLER = re.compile(
     "replicates|precision|ranks|compute-threads|amp|mixup-alpha|cutmix-prob|no-compile|no-report|"
     "no-rehearse)"
 )
-"""Those flags: less to compute. None of them lets a command pass that would be refused."""
+"""Those flags: they make the work smaller. None is about prices, places or consent."""
 KINDS = ("sh", "python", "toml", "text", "json", "csv", "html")
 LONGEST_S = 400.0
 

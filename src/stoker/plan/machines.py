@@ -100,8 +100,10 @@ class RentalTerms:
         """Dollars for an hour of a machine until the run ends; None where it is not offered so. A
         machine without a provider has the price that its owner states."""
         dollars = offer.spot if kind == SPOT else offer.on_demand
-        if dollars is None or not offer.provider:
-            return None if dollars is None else FigureRange.exactly(dollars)
+        if dollars is None:
+            return None
+        if not offer.provider:
+            return FigureRange.exactly(dollars)
         low, high = price_range(age_days(offer.date, self.begins) + run_hours / 24, kind)
         return FigureRange(dollars * low, dollars, dollars * high)
 
