@@ -77,8 +77,9 @@ def forecast(batch_size: int, compute: Cost, loader: Cost, cores: int) -> Foreca
 
 
 def fixed_s(whole_s: float, half_s: float) -> float:
-    """The seconds of a step that do not depend on its batch, from a batch and half a batch."""
-    return max(2 * half_s - whole_s, 0.0)
+    """The seconds of a step that do not depend on its batch, from a batch and half a batch: at most
+    all of them, also where chance made the half the slower one."""
+    return min(max(2 * half_s - whole_s, 0.0), whole_s)
 
 
 def for_batch(measured: Cost, measured_size: int, fixed: Cost, size: int) -> Cost:

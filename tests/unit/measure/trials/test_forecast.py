@@ -89,6 +89,7 @@ def test_the_size_that_was_measured_costs_what_was_measured(
 
 def test_a_fixed_cost_is_never_negative() -> None:
     assert fixed_s(1.0, 0.4) == 0.0
+    assert fixed_s(1.0, 1.1) == 1.0
 
 
 def test_spread_is_that_of_the_middle_half() -> None:
