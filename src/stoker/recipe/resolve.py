@@ -28,6 +28,8 @@ OWN_KEYS = ("model_file", "model_code")
 """Keys of a model of the user's own."""
 ZERO_CONFIG = "first-look"
 """The recipe of a command without --recipe."""
+FORMER: Mapping[str, Mapping[str, Any]] = {"finetune": {"lr_base": 0.02}}
+"""What presets said in 0.1: a run that began so goes on so."""
 LONGEST_NAME = 100
 """Letters of a word that is compared with names: longer ones take long, and resemble none."""
 EXPECTED: dict[Any, str] = {
@@ -271,6 +273,12 @@ def resolutions(recipe: str | None, flags: Mapping[str, Any]) -> list[Resolved]:
     for base in earlier:
         with suppress(BadRequest):
             every.append(resolve(base, flags, scale=False))
+    if former := {k: v for k, v in FORMER.get(recipe or "", {}).items() if k not in flags}:
+        origins = dict.fromkeys(former, f"recipe {recipe} of 0.1")
+        every += [
+            replace(each, recipe=replace(each.recipe, **former), origins=each.origins | origins)
+            for each in every
+        ]
     return every
 
 

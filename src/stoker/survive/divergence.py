@@ -4,7 +4,8 @@ Invariants: after the gradient exchange, the norm of the whole batch's gradient 
 on every rank, so all ranks decide the same at the same step without asking each other. On a GPU the
 optimiser skips a step that is not finite by itself, and the host reads the norm LATE_STEPS steps
 late, when it has arrived: it never waits for the device. An exploding loss is detected from the
-losses on their way to the log.
+losses on their way to the log. A loss that was too high in the first step of all was so before any
+weight changed: no learning rate is to blame, and training may still bring it down.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -23,6 +25,12 @@ FAR_ABOVE_CHANCE = 1.5
 """A loss above this many times the loss of guessing, and 1 above it, is too high."""
 PATIENCE_STEPS = 20
 """Steps in a row with such a loss that count as an explosion."""
+BLOCK, BLOCKS = 25, 4
+"""A loss that began too high falls as long as one block of so many steps in so many is lower."""
+LOWER = 0.98
+"""A block is lower if its mean is below this part of the lowest one before."""
+HAS_RISEN = 4
+"""A loss has risen if it is this many times the first one."""
 
 
 class Late(Protocol):
@@ -64,26 +72,63 @@ class Sentinel:
 
 
 @dataclass
+class FallingLoss:
+    """Whether a loss that began too high still falls."""
+
+    first: float | None = None
+    has_risen: bool = False
+    """Whether the latest loss is far above the first one."""
+    lowest: float = math.inf
+    """The lowest mean of a block of steps."""
+    waiting: int = 0
+    """Blocks since then."""
+    block: list[float] = field(default_factory=list)
+
+    def add(self, loss: float, *, counts: bool) -> None:
+        """Take the loss of a step; in the warm-up it does not count."""
+        self.first = loss if self.first is None else self.first
+        self.has_risen = not loss < HAS_RISEN * self.first
+        if counts:
+            self.block.append(loss)
+        if len(self.block) == BLOCK:
+            is_lower = (mean := fmean(self.block)) < LOWER * self.lowest
+            self.lowest, self.waiting = (mean, 0) if is_lower else (self.lowest, self.waiting + 1)
+            self.block = []
+
+    @property
+    def goes_on(self) -> bool:
+        return self.waiting < BLOCKS and not self.has_risen
+
+
+@dataclass
 class LossWatch:
-    """Counts the steps whose loss is far above the loss of guessing."""
+    """Counts the steps whose loss is far above the loss of guessing, unless the loss was so in the
+    first step of the run and falls."""
 
     chance: float
     """The loss of guessing: the logarithm of the number of classes. Infinite: no step counts."""
     from_step: int = 0
     """Earlier steps do not count: the learning-rate warm-up."""
+    began_high: bool = False
+    """Whether every loss of the run was above the limit so far."""
     high: int = 0
-    """Steps in a row with a loss above the limit."""
+    """Steps in a row with a loss above the limit that does not fall from a high beginning."""
     streak: int = 0
     """Those of them from `from_step` on."""
     since: int = 0
     """The first step of the row."""
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=50))
+    falling: FallingLoss = field(default_factory=FallingLoss)
 
     def add(self, step: int, loss: float) -> None:
         self.recent.append((step, loss))
         if self.exploding:
             return
-        if loss <= self.limit or math.isinf(self.limit):
+        is_high = not loss <= self.limit and math.isfinite(self.limit)
+        self.began_high = is_high and (self.began_high or step == 0)
+        if self.began_high:
+            self.falling.add(loss, counts=step >= self.from_step)
+        if not is_high or (self.began_high and self.falling.goes_on):
             self.high = self.streak = 0
             return
         if not self.high:
@@ -98,3 +143,17 @@ class LossWatch:
     @property
     def exploding(self) -> bool:
         return self.streak >= PATIENCE_STEPS
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a loss that was high before any weight changed stays where it is."""
+        return self.began_high and not self.falling.has_risen
+
+    def words(self, since: int, risen: bool) -> str:
+        """What is wrong with the latest losses, too high from a step on: they rose, or do not fall
+        from a high beginning."""
+        losses = [loss for _, loss in self.recent] or [0.0]
+        text = f"a loss of up to {max(losses):.1f} since step {since}"
+        if not risen:
+            text = f"a loss of {losses[-1]:.1f} that does not fall"
+        return f"{text}; guessing gives {self.chance:.1f}"

@@ -20,6 +20,8 @@ from stoker.errors import StokerError
 from stoker.recipe.recipe import Recipe
 
 NOT_FINITE, EXPLODING, MEMORY = "not finite", "exploding", "out of memory"
+HIGH = "high from the first step"
+"""A loss that was far above guessing before any weight changed, and does not fall."""
 
 FILE = "remedies.json"
 CUT = 0.5
@@ -114,6 +116,12 @@ class Remedies:
                 )
             half = max(micro_batch // 2, SMALLEST_MICRO_BATCH)
             return Remedy("micro_batch", position, digest, message, before=micro_batch, after=half)
+        if trouble.kind == HIGH:
+            raise StokerError(
+                f"{message}; it was so before any weight changed: the weights or their head do not "
+                "suit these classes, or the images come with another mean and deviation than the "
+                "model expects ('stoker show-batch' shows them)"
+            )
         retries = sum(r.digest == digest and r.kind in ("skip", "cut") for r in self.taken)
         evidence = f"evidence in {self.path / 'trouble' / str(trouble.step)}"
         if recipe.on_divergence == "stop":

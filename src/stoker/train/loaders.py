@@ -32,7 +32,7 @@ from stoker.train.mixing import Ints, MixNumbers, draw_mix
 from stoker.train.model.build import Normalise, check_image_sizes
 from stoker.train.model.freeze import plan_freeze
 from stoker.train.model.names import check_fine_tuning
-from stoker.train.model.start import Start, load_start, normalise_of
+from stoker.train.model.start import RULES, Start, load_start, normalise_of
 from stoker.train.model.weight_places import InputFacts
 from stoker.train.process_group import Ranks
 from stoker.train.transfer import BatchTransfer
@@ -109,14 +109,14 @@ def prepare(
         dataset, recipe, split, evaluated, timeline, model, normalise, fit, machines=machines
     )
     if known_input is None:
-        return with_start(prepared)
+        return with_start(prepared, RULES)
     return replace(prepared, normalise=normalise_of(known_input, normalise))
 
 
-def with_start(prepared: Prepared) -> Prepared:
+def with_start(prepared: Prepared, rules: int) -> Prepared:
     """With the weights that the recipe names in the model. Raises BadRequest where they do not fit
     it, or cannot be read."""
-    start = load_start(prepared.recipe, prepared.model, prepared.dataset.classes)
+    start = load_start(prepared.recipe, prepared.model, prepared.dataset.classes, rules)
     if start is None:
         return prepared
     prepared.fit.notes.extend(start.note(prepared.recipe))

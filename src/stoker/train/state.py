@@ -28,7 +28,7 @@ from stoker.train.optim import (
 class TrainState:
     """Model, optimiser, moving average, loss scaler, and the position of the run. `evaluated` is
     the position of the latest evaluation, `best` the best top-1 share so far, `stale` the number of
-    evaluations since then."""
+    evaluations since then. `began_high`: every loss so far was far above guessing."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -39,6 +39,7 @@ class TrainState:
     evaluated: int = 0
     best: float = -1.0
     stale: int = 0
+    began_high: bool = False
     copy: SnapshotCopy = field(default_factory=PlainCopy)
     """How a snapshot is taken from the device."""
     masking: Masking | None = None
@@ -73,7 +74,13 @@ class TrainState:
                 "scaler": self.scaler.state_dict(),
                 **({"masks": self.masking.packed} if self.masking else {}),
             },
-            facts={**progress, "best": self.best, "stale": self.stale, **facts},
+            facts={
+                **progress,
+                "best": self.best,
+                "stale": self.stale,
+                **({"began_high": True} if self.began_high else {}),
+                **facts,
+            },
             ready=self.copy.end(),
         )
 
@@ -93,6 +100,7 @@ class TrainState:
         self.position, self.step = snapshot.facts["position"], snapshot.facts["step"]
         self.evaluated, self.best = snapshot.facts["evaluated"], snapshot.facts["best"]
         self.stale = snapshot.facts.get("stale", 0)  # earlier versions did not count
+        self.began_high = snapshot.facts.get("began_high") is True
         if packed := snapshot.state.get("masks"):
             self.masking = Masking.unpacked(self.model, packed)
             self.hold_pruned()

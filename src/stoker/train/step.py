@@ -94,9 +94,10 @@ class Step:
         """Whether some weights are not trained now, and will be or would be."""
 
     def train_mode(self) -> None:
-        """Set the model to training; frozen BatchNorm layers keep their statistics."""
+        """Set the model to training; BatchNorm layers that are or were frozen keep their
+        statistics."""
         self.wrapped.train()
-        if self.is_frozen:
+        if self.is_frozen or self.freeze.keeps_statistics:
             self.freeze.hold_statistics(self.state.model)
 
     def thaws_at(self, batch: Batch) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stoker.survive.divergence import PATIENCE_STEPS, LossWatch, PendingStep, Sentinel
+from stoker.survive.divergence import BLOCK, PATIENCE_STEPS, LossWatch, PendingStep, Sentinel
 from stoker.survive.remedies import EXPLODING, NOT_FINITE, Trouble
 
 NAN, INF = float("nan"), float("inf")
@@ -103,19 +103,19 @@ class TestLossWatch:
 
     @pytest.mark.parametrize("bad", [BAD, 1e30, INF, NAN])
     def test_a_long_streak_explodes(self, bad: float) -> None:
-        assert not watched([bad] * (PATIENCE_STEPS - 1)).exploding
-        assert watched([bad] * PATIENCE_STEPS).exploding
+        assert not watched([GOOD] + [bad] * (PATIENCE_STEPS - 1)).exploding
+        assert watched([GOOD] + [bad] * PATIENCE_STEPS).exploding
 
     def test_streaks_may_mix_what_is_bad(self) -> None:
-        assert watched([BAD, NAN, INF, 1e9] * 5).exploding
+        assert watched([GOOD] + [BAD, NAN, INF, 1e9] * 5).exploding
 
     @pytest.mark.parametrize("good", [GOOD, 0.0, LossWatch(CHANCE).limit])
     def test_one_good_step_ends_a_streak(self, good: float) -> None:
         short = [BAD] * (PATIENCE_STEPS - 1)
-        assert not watched([*short, good, *short]).exploding
-        watch = watched([*short, good, *short, BAD])
+        assert not watched([GOOD, *short, good, *short]).exploding
+        watch = watched([GOOD, *short, good, *short, BAD])
         assert watch.exploding
-        assert watch.since == PATIENCE_STEPS
+        assert watch.since == PATIENCE_STEPS + 1
 
     def test_since_is_where_the_streak_began(self) -> None:
         watch = watched([GOOD] * 7 + [BAD] * 30)
@@ -127,11 +127,43 @@ class TestLossWatch:
         assert (watch.since, watch.recent[-1][1]) == (7, GOOD)
 
     def test_the_warm_up_does_not_count(self) -> None:
-        watch = watched([BAD] * 30, from_step=11)
+        watch = watched([GOOD] + [BAD] * 30, from_step=12)
         assert not watch.exploding
-        assert (watch.since, watch.high, watch.streak) == (0, 30, 19)
-        watch.add(30, BAD)
+        assert (watch.since, watch.high, watch.streak) == (1, 30, 19)
+        watch.add(31, BAD)
         assert watch.exploding
+
+    def test_a_loss_that_was_high_before_the_first_step_may_fall(self) -> None:
+        falling = [30 * 0.99**step for step in range(160)]
+        watch = watched(falling)
+        assert watch.began_high and not watch.high  # so a save may come
+        assert watched([GOOD, *falling]).exploding  # it was good once: the steps spoiled it
+        assert not watched([GOOD, *falling]).stuck
+        watch = watched([*falling, GOOD])
+        assert not watch.began_high
+        for step in range(200, 220):
+            watch.add(step, BAD)
+        assert watch.exploding and not watch.stuck
+
+    def test_and_is_stuck_where_it_no_longer_falls(self) -> None:
+        falling = [30 * 0.99**step for step in range(90)]
+        noise = [falling[-1] * (0.8 + 0.4 * (step * 37 % 50) / 50) for step in range(300)]
+        watch = watched([*falling, *noise])
+        assert watch.exploding and watch.stuck and 200 < watch.since < 300
+        assert watched([9.0] * (5 * BLOCK + PATIENCE_STEPS)).stuck
+        assert not watched([9.0] * 5 * BLOCK).exploding
+        assert not watched([9.0] * 300, from_step=200).exploding
+
+    @pytest.mark.parametrize("later", [NAN, INF, 1e6])
+    def test_and_explodes_where_it_rises(self, later: float) -> None:
+        watch = watched([9.0, 8.0, 8.0] + [later] * PATIENCE_STEPS)
+        assert watch.exploding and not watch.stuck and watch.since == 3
+
+    def test_a_resumed_run_knows_that_it_began_high(self) -> None:
+        watch = LossWatch(CHANCE, began_high=True)
+        for step in range(500, 600):
+            watch.add(step, 30 * 0.99 ** (step - 500))
+        assert watch.began_high and not watch.exploding
 
     def test_the_latest_losses_are_kept_good_or_bad(self) -> None:
         watch = watched([float(step) for step in range(80)], from_step=1000)
@@ -141,6 +173,7 @@ class TestLossWatch:
     def test_it_explodes_just_where_the_latest_steps_were_all_bad(
         self, bad: list[bool], from_step: int
     ) -> None:
+        bad = [False, *bad]
         watch = watched([BAD if each else GOOD for each in bad], from_step)
         counted = bad[from_step:]
         latest = counted[-PATIENCE_STEPS:]

@@ -14,6 +14,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.survive.remedies import (
     CUT,
     EXPLODING,
+    HIGH,
     MEMORY,
     NOT_FINITE,
     Remedies,
@@ -74,6 +75,13 @@ class TestChoice:
     ) -> None:
         with pytest.raises(StokerError, match=rf"^{kind} at step 12: seen; .*/trouble/12$"):
             choose(remedies, kind, Recipe(on_divergence="stop"))
+
+    @pytest.mark.parametrize("policy", ["skip", "cut", "stop"])
+    def test_no_roll_back_helps_a_loss_that_began_high(
+        self, remedies: Remedies, policy: str
+    ) -> None:
+        with pytest.raises(StokerError, match="before any weight changed"):
+            choose(remedies, HIGH, Recipe(on_divergence=policy))
 
     def test_choosing_leaves_no_trace(self, remedies: Remedies) -> None:
         choose(remedies, NOT_FINITE)

@@ -143,14 +143,17 @@ def trouble_messages() -> Iterator[str]:
     yield bad(2, [2])
     starved: Any = SimpleNamespace(ranks=SimpleNamespace(rank=1, world=2))
     yield str(Step.out_of_memory(starved, 20))
-    losses = LossWatch(1.1)
-    losses.add(30, 12.5)
-    loop: Any = SimpleNamespace(
-        guards=SimpleNamespace(losses=losses),
-        state=SimpleNamespace(step=50),
-        earliest=lambda step: step,
-    )
-    yield str(Loop.explosion(loop))
+    for first in (30, 0):
+        losses = LossWatch(1.1)
+        for number in range(150):
+            losses.add(first + number, 12.5)
+        loop: Any = SimpleNamespace(
+            guards=SimpleNamespace(losses=losses),
+            ranks=SimpleNamespace(largest=lambda numbers: numbers),
+            state=SimpleNamespace(step=50),
+            earliest=lambda step: step,
+        )
+        yield str(Loop.explosion(loop))
     yield str(evaluates_too_many(250))
 
 

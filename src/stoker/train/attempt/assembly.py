@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from stoker.train.attempt.inputs import AttemptInputs
 from stoker.train.attempt.loop import Guards, Loop, Records
 from stoker.train.loaders import Loaders, build_loaders
 from stoker.train.model.freeze import plan_freeze
+from stoker.train.model.start import FIRST_RULES
 from stoker.train.model_input import input_maker
 from stoker.train.records.kept_evaluation import EvaluationKeeper
 from stoker.train.records.saving import Saves
@@ -80,7 +82,8 @@ def build_step(inputs: AttemptInputs) -> Step:
     recipe, model = prepared.recipe, prepared.model
     timeline = Timeline.of(recipe, len(prepared.split), *run.recipe_start())
     state = TrainState.fresh(recipe, model, ranks.device)
-    freeze, position = plan_freeze(recipe, model), 0
+    keeps, position = inputs.rules != FIRST_RULES, 0
+    freeze = replace(plan_freeze(recipe, model), keeps_statistics=keeps)
     if inputs.newest:
         position = inputs.newest.facts["position"]
     if freeze.holds(position, timeline.samples):  # once the optimiser knows every weight
@@ -160,7 +163,7 @@ def build_guards(inputs: AttemptInputs, step: Step) -> Guards:
     after_warm_up = step.timeline.stretches[0].first_step + warmup_steps(recipe, step.timeline)
     chance = math.inf if recipe.on_divergence == "off" else math.log(max(len(classes), 2))
     watchdog = build_watchdog(step, inputs.events, inputs.run.attempt_path(inputs.attempt))
-    losses = LossWatch(chance, after_warm_up)
+    losses = LossWatch(chance, after_warm_up, step.state.began_high)
     return Guards(losses, watchdog, inputs.stop, inputs.run, inputs.money)
 
 
@@ -186,7 +189,12 @@ def open_loaders(inputs: AttemptInputs, step: Step) -> Loaders:
 
 def build_records(inputs: AttemptInputs, step: Step, guards: Guards) -> Records:
     events, first, alive = inputs.events, inputs.ranks.first, guards.watchdog.touch
-    log, facts = StepLog(events, guards.losses.add), usage_facts(inputs.prepared)
+
+    def watch(number: int, loss: float) -> None:
+        guards.losses.add(number, loss)
+        step.state.began_high = guards.losses.began_high  # a checkpoint keeps it
+
+    log, facts = StepLog(events, watch), usage_facts(inputs.prepared)
     saves = Saves(step.recipe, step.state, inputs.checkpoints, facts, log, first, alive)
     verdicts = VerdictWatch(inputs.run, inputs.attempt, events, step)
     return Records(events, log, saves, verdicts, evaluation_keeper(inputs))

@@ -22,6 +22,7 @@ from stoker.text import shown
 from stoker.train.attempt.fit import checkpoints_of
 from stoker.train.attempt.money import NO_MONEY, Money
 from stoker.train.loaders import Prepared, prepare, with_start
+from stoker.train.model.start import FIRST_RULES, RULES
 from stoker.train.model.weight_places import InputFacts
 from stoker.train.process_group import Ranks
 
@@ -115,6 +116,11 @@ class AttemptInputs:
             torch.cuda.empty_cache()
         self.prepared = prepare(dataset, recipe, self.ranks, recorded_input(self.run))
 
+    @property
+    def rules(self) -> int:
+        """The rules by which this run started from weights."""
+        return RULES if self.run.start.get("rules") == RULES else FIRST_RULES
+
     def load_start(self) -> None:
         """Load the weights that the recipe names, where no checkpoint replaces them. Raises
         BadRequest where they are not those that the run began with, or differ between ranks, or
@@ -125,7 +131,7 @@ class AttemptInputs:
                 "remove it, and start the command that pruned it again"
             )
         if self.newest is None and self.prepared.start is None:
-            self.prepared = with_start(self.prepared)
+            self.prepared = with_start(self.prepared, self.rules)
         start, recipe = self.prepared.start, self.prepared.recipe
         own = start.sha256 if start else ""
         before = self.run.start.get("sha256") or own

@@ -27,7 +27,7 @@ from stoker.recipe.schedule import Batch
 from stoker.run.directory import Run
 from stoker.run.events import Events
 from stoker.survive.divergence import LossWatch
-from stoker.survive.remedies import EXPLODING, Trouble
+from stoker.survive.remedies import EXPLODING, HIGH, Trouble
 from stoker.survive.stopping import StopNow, StopRequest
 from stoker.survive.watchdog import Watchdog
 from stoker.text import plural
@@ -306,12 +306,13 @@ class Loop:
         return not self.guards.run.is_in_place
 
     def explosion(self) -> Trouble:
-        """The trouble about a loss that is far too high, with the same first step on every rank."""
+        """The trouble about a loss that is far too high: the same kind and first step on every
+        rank."""
         losses = self.guards.losses
         since = self.earliest(losses.since if losses.high else None)
-        worst = max((loss for _, loss in losses.recent), default=0.0)
-        message = f"a loss of up to {worst:.1f} since step {since}; guessing gives "
-        return Trouble(EXPLODING, self.state.step, f"{message}{losses.chance:.1f}", since=since)
+        risen = self.ranks.largest([int(losses.exploding and not losses.stuck)])[0]
+        kind = EXPLODING if risen else HIGH
+        return Trouble(kind, self.state.step, losses.words(since, bool(risen)), since=since)
 
     def earliest(self, step: int | None) -> int:
         """The earliest step of all ranks; None on a rank that has none."""

@@ -3,8 +3,8 @@
 Invariants: whether a parameter is frozen is a function of the recipe, the model's names and the
 position of a run. A frozen parameter has no gradient, so it gets no weight decay and no momentum,
 and the backward pass ends where nothing before it is trained. BatchNorm layers whose parameters are
-all frozen keep their running statistics, and use them. The optimiser knows frozen parameters from
-the start, so its state has one layout for the whole run.
+all frozen keep their running statistics, and use them to the end of the run. The optimiser knows
+frozen parameters from the start, so its state has one layout for the whole run.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class Freeze:
     """Everything is trained from this epoch on; infinite for never."""
     words: str
     """What is frozen, as a message says it."""
+    keeps_statistics: bool = True
+    """Whether BatchNorm layers that were frozen use their statistics after the thaw, too: the head
+    was trained on what they give. Not so in runs that began by the first rules."""
 
     def holds(self, position: int, samples: int) -> bool:
         """Whether the batch at a position trains without the frozen parameters."""

@@ -8,6 +8,7 @@ where those of an `nn.Sequential` count one by one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -26,6 +27,15 @@ def head_modules(model: nn.Module) -> tuple[str, ...]:
     if heads:
         return heads
     return tuple(name for name, module in modules.items() if isinstance(module, HEAD))[-1:]
+
+
+def last_layers(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of the last linear or convolutional layer of each head, by name."""
+    for head in head_modules(model):
+        inner = model.get_submodule(head).named_modules(prefix=head)
+        layers = [(name, module) for name, module in inner if isinstance(module, HEAD)]
+        for name, module in layers[-1:]:
+            yield from module.named_parameters(prefix=name)
 
 
 def has_parameters(module: nn.Module | None) -> bool:

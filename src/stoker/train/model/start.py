@@ -1,15 +1,17 @@
 """The weights that a run starts from, and how they fit its model.
 
 Invariants: either every tensor of the model's body is taken, or nothing is and BadRequest says why.
-The head is taken where its classes are those of this set, row by row by their names; else it keeps
-the weights drawn from the seed. All that is taken is finite. The recipe decides the image size; the
+The head is taken where its classes are those of this set, row by row by their names; else it starts
+at zero, so that the first loss is that of guessing: weights drawn for a head may be so large that
+the first steps spoil the body. All that is taken is finite. The recipe decides the image size; the
 weights decide mean and standard deviation of the pixels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from stoker.recipe.recipe import Recipe
 from stoker.text import plural, shown
 from stoker.train.model.build import Normalise, build_model, build_timm, check_image_sizes
 from stoker.train.model.freeze import listed, plan_freeze
-from stoker.train.model.layers import head_modules, is_inside
+from stoker.train.model.layers import head_modules, is_inside, last_layers
 from stoker.train.model.names import image_sizes
 from stoker.train.model.weight_files import plain_name, read_tensors
 from stoker.train.model.weight_places import InputFacts, WeightPlace, find_weights
@@ -30,6 +32,9 @@ from stoker.train.model.weights import weights_file
 
 OPTIONAL = "num_batches_tracked"
 """A counter that old files do not have."""
+FIRST_RULES, RULES = 1, 2
+"""How a run starts from weights, on record in it. By the first rules, which runs without a record
+follow, a new head was drawn from the seed, and BatchNorm took new statistics after a thaw."""
 STRANGE_SHARE = 0.05
 """With more tensors than this share that the model does not have, it is another model's file."""
 
@@ -43,12 +48,12 @@ class Start:
     source: str
     sha256: str
     input: InputFacts = field(default_factory=InputFacts)
+    rules: int = RULES
 
     def record(self) -> dict[str, Any]:
         """The start as run.json has it."""
-        return {"line": self.line, "source": self.source, "sha256": self.sha256} | asdict(
-            self.input
-        )
+        facts = {"line": self.line, "source": self.source, "sha256": self.sha256}
+        return {**facts, "rules": self.rules, **asdict(self.input)}
 
     def note(self, recipe: Recipe) -> list[str]:
         """A note where the weights were trained on images of another size than the recipe's."""
@@ -83,18 +88,30 @@ def normalise_of(facts: InputFacts, otherwise: Normalise) -> Normalise:
     return Normalise(facts.mean, facts.std)
 
 
-def load_start(recipe: Recipe, model: nn.Module, classes: list[str] | None) -> Start | None:
+def load_start(
+    recipe: Recipe, model: nn.Module, classes: list[str] | None, rules: int = RULES
+) -> Start | None:
     """Load the weights that the recipe names into a model for these classes (None: for two, whose
     names are not known yet); None where it names none. Raises BadRequest where they do not fit."""
     if recipe.pretrained:
-        return load_pretrained(recipe, model, 2 if classes is None else len(classes))
-    if recipe.weights:
-        return load_weights(recipe, model, classes)
-    return None
+        count = 2 if classes is None else len(classes)
+        start, new = load_pretrained(recipe, model, count)
+    elif recipe.weights:
+        start, new = load_weights(recipe, model, classes)
+    else:
+        return None
+    answers = [parameter for name, parameter in last_layers(model) if name in new]
+    if rules == FIRST_RULES or not answers:
+        return replace(start, rules=rules)
+    with torch.no_grad():
+        for parameter in answers:
+            parameter.zero_()
+    return replace(start, line=f"{start.line}; the new head starts at zero")
 
 
-def load_pretrained(recipe: Recipe, model: nn.Module, classes: int) -> Start:
-    """Load timm's weights. timm converts them and replaces the head, in a model of its own."""
+def load_pretrained(recipe: Recipe, model: nn.Module, classes: int) -> tuple[Start, list[str]]:
+    """Load timm's weights; returns which tensors are new. timm converts the weights and replaces
+    the head, in a model of its own."""
     timm_model, _ = build_timm(recipe, classes, pretrained=True)
     model.load_state_dict(timm_model.state_dict())
     facts: Mapping[str, Any] = timm_model.pretrained_cfg  # type: ignore[assignment]
@@ -105,16 +122,20 @@ def load_pretrained(recipe: Recipe, model: nn.Module, classes: int) -> Start:
     source = f"timm's {facts.get('architecture', recipe.model)}{tag}"
     file = weights_file(recipe.model)
     reason = f"{plural(classes, 'class')} instead of {before:,}" if before else "another head"
-    return Start(
+    start = Start(
         line_of(len(model.state_dict()), source, new, reason),
         source,
         sha256_file(Path(file)) if file else "",
         InputFacts.of({key: facts.get(key) for key in ("mean", "std", "input_size", "crop_pct")}),
     )
+    return start, new
 
 
-def load_weights(recipe: Recipe, model: nn.Module, classes: list[str] | None) -> Start:
-    """Load the weights of `--weights` into a model. Raises BadRequest where they do not fit."""
+def load_weights(
+    recipe: Recipe, model: nn.Module, classes: list[str] | None
+) -> tuple[Start, list[str]]:
+    """Load the weights of `--weights` into a model; returns which tensors are new. Raises
+    BadRequest where they do not fit."""
     place = find_weights(recipe.weights)
     file = read_tensors(place)
     own = model.state_dict()
@@ -123,7 +144,11 @@ def load_weights(recipe: Recipe, model: nn.Module, classes: list[str] | None) ->
         weights.setdefault(plain_name(name, own), tensor)
     heads = head_modules(model)
     body = {name: tensor for name, tensor in own.items() if not is_inside(name, heads)}
-    require_fit(recipe, body, weights, place, place.model or file.model, heads)
+    theirs = place.model or file.model
+    renamed = theirs in (None, recipe.model) and 2 * len(body.keys() & weights) < len(body)
+    if renamed:
+        weights = in_order(recipe, own, weights, place, heads)
+    require_fit(recipe, body, weights, place, theirs, heads)
     head = {name: own[name] for name in own if name not in body}
     order, reason = head_order(head, weights, place.classes, classes)
     chosen = {name: weights[name] for name in body if name in weights}
@@ -137,8 +162,44 @@ def load_weights(recipe: Recipe, model: nn.Module, classes: list[str] | None) ->
         for name, tensor in chosen.items():
             own[name].copy_(tensor)
     unused = [name for name in weights if name not in own]
-    line = line_of(len(own), place.name, new, reason, unused)
-    return Start(line, place.name, file.sha256, place.input)
+    source = f"{place.name}, matched in order under other names" if renamed else place.name
+    line = line_of(len(own), source, new, reason, unused)
+    return Start(line, place.name, file.sha256, place.input), new
+
+
+def in_order(
+    recipe: Recipe,
+    own: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    place: WeightPlace,
+    heads: tuple[str, ...],
+) -> dict[str, Tensor]:
+    """The weights of another implementation under the model's names: tensor by tensor in order,
+    where shapes and last parts of names (weight, running_mean) agree; the head may have other
+    classes, or be missing. Raises BadRequest at the first pair that differs."""
+    counted = any(name.endswith(OPTIONAL) for name in weights)
+    ours = [name for name in own if counted or not name.endswith(OPTIONAL)]
+    renamed: dict[str, Tensor] = {}
+    for number, (name, other) in enumerate(zip_longest(ours, weights), 1):
+        if name and other:
+            shapes, is_head = (own[name].shape, weights[other].shape), is_inside(name, heads)
+            alike = shapes[0][is_head:] == shapes[1][is_head:]
+            if alike and name.rpartition(".")[2] == other.rpartition(".")[2]:
+                renamed[name] = weights[other]
+                continue
+        elif name and is_inside(name, heads):
+            continue
+        here, there = (
+            f"{shown(each)} {tuple(tensors[each].shape)}" if each else "nothing"
+            for each, tensors in ((name, own), (other, weights))
+        )
+        model = shown(recipe.model)
+        raise BadRequest(
+            f"--weights {place.name}: its names are not those of {model}, and matched in order the "
+            f"tensors differ from number {number} on: {there} in the file, {here} in {model}; "
+            "choose the --model that they were made with"
+        )
+    return renamed
 
 
 def require_fit(

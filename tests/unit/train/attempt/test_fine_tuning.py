@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from bits import same
 from stoker.commit import sha256_file
-from stoker.errors import BadRequest
+from stoker.errors import BadRequest, StokerError
 from stoker.recipe.resolve import Resolved, resolve
 from stoker.run.directory import Run
 from stoker.show.explain import explain
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.stopping import StopRequest
+from stoker.train import loaders
 from stoker.train.attempt.end import FINISHED, INTERRUPTED
 from stoker.train.attempt.launch import check_weights, early_end_of
 from stoker.train.attempt.session import train
 from stoker.train.model.build import build_model
+from stoker.train.model.start import FIRST_RULES
 from tiny_runs import FLAGS, one_thread_alone, tiny_set  # noqa: F401
 
 TUNED: dict[str, Any] = {
@@ -38,9 +41,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    model, _ = build_model(resolve(flags={**FLAGS, "seed": 7}).recipe, 5)
-    save_file(model.state_dict(), tmp_path / "start.safetensors")
-    return tmp_path / "start.safetensors"
+    return save_weights(tmp_path / "start.safetensors", classes=5)
+
+
+def save_weights(path: Path, classes: int, head_scale: float = 1) -> Path:
+    model, _ = build_model(resolve(flags={**FLAGS, "seed": 7}).recipe, classes)
+    state = model.state_dict()
+    save_file({**state, "head.weight": head_scale * state["head.weight"]}, path)
+    return path
 
 
 def recipe(weights: Path, **changes: Any) -> Resolved:
@@ -154,10 +162,81 @@ class TestStart:
         body = [name for name in first if not name.startswith("head")]
         assert all(torch.equal(first[name], last[name]) for name in body)
 
+    @pytest.mark.exact
+    @pytest.mark.parametrize("position", [16, 96])
+    def test_a_run_that_began_by_the_first_rules_keeps_its_bits(
+        self, data: Path, weights: Path, position: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Such a run has no word on its rules in its record, as all those of 0.1: its new head was
+        drawn, and BatchNorm takes new statistics after the thaw. Stopped before the thaw and
+        without a checkpoint, or after it and with one."""
+        run, whole, stop = weights.parent / "run", weights.parent / "whole", StopRequest()
+        with monkeypatch.context() as patch:
+            patch.setattr(loaders, "RULES", FIRST_RULES)
+            assert train(data, recipe(weights), whole) == FINISHED
+            listeners = (stopping_at(position, stop),)
+            assert train(data, recipe(weights), run, listeners, stop) == INTERRUPTED
+        record = Run(run).record
+        assert record["start"].pop("rules") == 1
+        (run / "run.json").write_text(json.dumps(record))
+        if position == 16:
+            shutil.rmtree(run / "checkpoints")
+        assert train(data, recipe(weights), run) == FINISHED
+        assert same(newest(run), newest(whole))
+        new = weights.parent / "new"
+        assert train(data, recipe(weights), new) == FINISHED
+        assert not same(newest(new), newest(whole))
+
+    def test_a_thaw_does_not_change_what_the_model_answers(self, data: Path, weights: Path) -> None:
+        """BatchNorm of a body that was frozen goes on with the statistics of its weights."""
+        run = weights.parent / "run"
+        assert train(data, recipe(weights), run) == FINISHED
+        first = load_file(weights)
+        last = newest(run)["w"]
+        kept = [name for name in first if "running" in name]
+        assert kept and all(torch.equal(first[name], last[name]) for name in kept)
+        assert not torch.equal(first["features.0.0.weight"], last["features.0.0.weight"])
+
+
+class TestHighFromTheFirstStep:
+    @pytest.fixture
+    def high(self, tmp_path: Path) -> Path:
+        """Weights for these classes, whose answers are far too sure."""
+        return save_weights(tmp_path / "high.safetensors", classes=3, head_scale=300)
+
+    def recipe(self, high: Path, lr: float, epochs: int) -> Resolved:
+        whole = {"freeze": "", "freeze_epochs": 0.0, "warmup_epochs": 0.0, "head_lr_scale": 1.0}
+        rare = {"eval_every": epochs, "checkpoint_interval": 0.1}
+        return recipe(high, lr=lr, epochs=epochs, **whole, **rare)
+
+    def test_a_loss_that_does_not_fall_ends_the_run_without_a_roll_back(
+        self, data: Path, high: Path
+    ) -> None:
+        run, resolved = high.parent / "run", self.recipe(high, 1e-9, 120)
+        for _ in range(2):
+            with pytest.raises(StokerError, match=r"^high from the first step .* mean and dev"):
+                train(data, resolved, run)
+        assert not (run / "remedies.json").exists()
+        assert not list((run / "checkpoints").glob("*.diverged"))
+        assert len(list((run / "trouble").iterdir())) == 2
+
+    @pytest.mark.exact
+    def test_a_loss_that_falls_trains_on_and_may_be_stopped(self, data: Path, high: Path) -> None:
+        whole, parts = high.parent / "whole", high.parent / "parts"
+        resolved = self.recipe(high, 2e-6, 30)
+        assert train(data, resolved, whole) == FINISHED
+        losses = [step["sums"][0] / step["images"] for step in Run(whole).merged("step")]
+        assert min(losses[:25]) > 3, losses  # so that it lasts longer than an explosion may
+        stops = tuple(Run(whole).merged("step")[number]["position"] for number in (2, 10, 22))
+        train_in_parts(data, resolved, parts, stops)
+        assert same(newest(parts), newest(whole))
+        assert not (parts / "remedies.json").exists()
+
 
 class TestEarlyEnd:
     @pytest.mark.exact
-    def test_patience_ends_a_run_that_goes_on_without_it(self, data: Path, weights: Path) -> None:
+    def test_patience_ends_a_run_that_goes_on_without_it(self, data: Path, tmp_path: Path) -> None:
+        weights = save_weights(tmp_path / "start.safetensors", classes=3)
         whole, early = weights.parent / "whole", weights.parent / "early"
         plain = recipe(weights, lr=1e-9, epochs=5)  # nothing gets better
         ending = recipe(weights, lr=1e-9, epochs=5, patience=2)

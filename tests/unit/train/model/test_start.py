@@ -27,7 +27,7 @@ from stoker.run.directory import Run
 from stoker.survive.checkpoint import Snapshot, write_checkpoint
 from stoker.train.model import weight_files
 from stoker.train.model.build import Normalise, build_model
-from stoker.train.model.start import Start, load_start, normalise_of, try_model
+from stoker.train.model.start import FIRST_RULES, Start, load_start, normalise_of, try_model
 from stoker.train.model.weight_places import InputFacts, find_weights
 
 TINY = Recipe(model="resnet9_w2", image_size=16)
@@ -130,11 +130,80 @@ class TestFiles:
         assert same(ours, trained())
         assert "42 of 50" in start.line
 
-    def test_the_head_of_other_classes_is_drawn_from_the_seed(self) -> None:
+    def test_the_head_of_other_classes_starts_at_zero(self) -> None:
         save_file(trained(classes=5), "five.safetensors")
-        ours, _ = started("five.safetensors")
+        ours, start = started("five.safetensors")
         assert same(ours, trained(classes=5), but=("head",))
-        assert torch.equal(ours["head.weight"], trained(0)["head.weight"])
+        assert not ours["head.weight"].any() and not ours["head.bias"].any()
+        assert start.line.endswith("; the new head starts at zero")
+        assert start.record()["rules"] == 2
+
+    def test_a_run_that_has_begun_keeps_the_head_that_was_drawn(self) -> None:
+        save_file(trained(classes=5), "five.safetensors")
+        recipe = replace(TINY, weights="five.safetensors")
+        model = build_model(recipe, 3)[0]
+        start = load_start(recipe, model, CLASSES, FIRST_RULES)
+        assert torch.equal(model.state_dict()["head.weight"], trained(0)["head.weight"])
+        assert start is not None and "zero" not in start.line
+
+
+class TestOtherNames:
+    """Weights of another implementation: the same tensors in the same order."""
+
+    def renamed(self, weights: Tensors, counters: bool = False) -> Tensors:
+        """As another program names them."""
+        kept = {n: tensor for n, tensor in weights.items() if counters or "num_batches" not in n}
+        return {
+            f"_layers.{number}.{name.rpartition('.')[2]}": tensor
+            for number, (name, tensor) in enumerate(kept.items())
+        }
+
+    def test_tensors_are_matched_in_order(self) -> None:
+        torch.save(self.renamed(trained()), "other.pth")
+        ours, start = started("other.pth")
+        assert same(ours, trained())
+        assert "42 of 50 tensors from other.pth, matched in order under other names" in start.line
+        torch.save(self.renamed(trained(), counters=True), "counted.pth")
+        ours, start = started("counted.pth")
+        assert same(ours, trained())
+        assert "50 of 50 tensors from counted.pth, matched in order under other names" in start.line
+
+    def test_the_head_may_have_other_classes_or_be_missing(self) -> None:
+        theirs = self.renamed(trained(classes=9))
+        torch.save(theirs, "nine.pth")
+        torch.save(dict(list(theirs.items())[:-2]), "none.pth")
+        for name, reason in (("nine.pth", "3 classes instead of 9"), ("none.pth", "has none")):
+            ours, start = started(name)
+            assert same(ours, trained(classes=9), but=("head",))
+            assert not ours["head.weight"].any()
+            assert reason in start.line
+
+    @pytest.mark.parametrize("number", [1, 2, 20, 40])
+    @pytest.mark.parametrize("kind", ["shape", "name", "order", "fewer", "more"])
+    def test_the_first_pair_that_differs_is_named(self, number: int, kind: str) -> None:
+        rows = list(self.renamed(trained()).items())
+        name, tensor = rows[number - 1]
+        if kind == "shape":
+            rows[number - 1] = (name, torch.zeros(*tensor.shape, 1))
+        elif kind == "name":
+            rows[number - 1] = (f"{name}_g", tensor)
+        elif kind == "order":
+            rows[number - 1 : number + 1] = rows[number - 1 : number + 1][::-1]
+        elif kind == "fewer":
+            del rows[number - 1]
+        else:
+            rows.insert(number - 1, ("extra.scale", torch.zeros(2)))
+        torch.save(dict(rows), "other.pth")
+        with pytest.raises(BadRequest) as refusal:
+            started("other.pth")
+        assert f"differ from number {number} on" in str(refusal.value)
+
+    def test_names_that_are_partly_ours_are_not_guessed(self) -> None:
+        names = list(trained())
+        mixed = {n if i < 30 else f"x.{n}": trained()[n] for i, n in enumerate(names)}
+        torch.save(mixed, "mixed.pth")
+        with pytest.raises(BadRequest, match="missing"):
+            started("mixed.pth")
 
 
 class TestRunsAndExports:
@@ -152,7 +221,7 @@ class TestRunsAndExports:
         assert torch.equal(ours["head.weight"], trained()["head.weight"][[2, 0, 1]])
         assert torch.equal(ours["head.bias"], trained()["head.bias"][[2, 0, 1]])
         other, _ = started(run, ["dog", "cat", "hen"])
-        assert torch.equal(other["head.weight"], trained(0)["head.weight"])
+        assert not other["head.weight"].any()
 
     def test_an_export_in_the_layout_of_timm(self, tmp_path: Path) -> None:
         ours, start = started(write_export(tmp_path / "out", trained()))
