@@ -7,6 +7,7 @@ not meet. All namespaces have the same files: the shared disk of a cluster.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -39,12 +40,14 @@ def missing() -> str | None:
 
 @dataclass
 class Machine:
-    """One namespace, with one network card."""
+    """One namespace, with one network card, and a file of its own as /etc/hosts where one is
+    named."""
 
     name: str
     space: str
     address: str
     core: int
+    hosts: Path | None = None
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(
@@ -55,7 +58,9 @@ class Machine:
         program: Sequence[str] = ("-m", "stoker"),
     ) -> subprocess.Popen[str]:
         """A stoker process on this machine; what it prints goes to a file."""
-        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name]
+        # `ip netns exec` gives each process mounts of its own.
+        names = f"mount --bind {shlex.quote(str(self.hosts))} /etc/hosts && " if self.hosts else ""
+        named = ["unshare", "--uts", "sh", "-c", f'{names}hostname "$0" && exec "$@"', self.name]
         stoker = [sys.executable, *program, *arguments]
         with log.open("a") as printed:
             process = subprocess.Popen(

@@ -21,7 +21,6 @@ from networks import GRADIENT
 from ports import free_port
 from stoker.doctor.ranks import RankOptions, measure_between_ranks
 from stoker.errors import BadRequest, StokerError
-from stoker.fleet import rendezvous
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
@@ -104,7 +103,7 @@ def test_a_host_that_never_comes_ends_the_wait(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rendezvous, "JOIN_S", 4)
+    monkeypatch.setenv("STOKER_JOIN_S", "4")
     options = RankOptions(nodes="2", rendezvous=f"127.0.0.1:{port}")
     began = time.monotonic()
     with pytest.raises(StokerError, match=rf"127\.0\.0\.1:{port} within 4 s") as raised:

@@ -22,9 +22,9 @@ from simulation.links import Links, Node, SimulatedPrefixStore
 from simulation.ranks import Ranks, TrainingRun
 from simulation.world import Process, Violation, World, current
 from stoker.errors import FAILED, FINISHED, INTERRUPTED, StokerError
-from stoker.fleet.addresses import Endpoint, Nodes
+from stoker.fleet.addresses import JOIN_S, Endpoint, Nodes
 from stoker.fleet.elastic import Launch
-from stoker.fleet.rendezvous import JOIN_S, ForeignContent
+from stoker.fleet.rendezvous import ForeignContent
 from stoker.train.attempt.launch import launch_elastic
 
 FAULTS_S = 60.0

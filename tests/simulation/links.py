@@ -116,12 +116,13 @@ class Sockets:
     """The module `socket`."""
 
     socket = Socket
-    AF_INET, SOCK_DGRAM = real_socket.AF_INET, real_socket.SOCK_DGRAM
+    AF_INET = real_socket.AF_INET
+    SOCK_DGRAM, SOCK_STREAM = real_socket.SOCK_DGRAM, real_socket.SOCK_STREAM
     SOL_SOCKET, SO_REUSEADDR = real_socket.SOL_SOCKET, real_socket.SO_REUSEADDR
 
     @staticmethod
-    def gethostbyname(name: str) -> str:
-        return name
+    def getaddrinfo(name: str, port: int, *kind: int) -> list[tuple[Any, ...]]:
+        return [(*kind, 0, "", (name, port))]
 
     @staticmethod
     def create_connection(place: tuple[str, int], timeout: float) -> Socket:

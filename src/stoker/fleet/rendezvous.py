@@ -2,9 +2,9 @@
 
 Invariants: the store listens on the one address that the nodes were given. All that a node reads
 there and acts on is signed (`signed_store`): what a stranger writes or removes ends the nodes with
-INTERRUPTED, and never reaches a rank. No call to the store runs in the caller's thread: a link that
-drops all packets cannot delay a stop signal. A store that does not answer for SILENCE_S is treated
-as lost.
+INTERRUPTED, and never reaches a rank. No call to the store or to a name server runs in the caller's
+thread: a link that drops all packets cannot delay a stop signal. A store that does not answer for
+SILENCE_S is treated as lost.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from stoker.errors import Interrupted, StokerError
-from stoker.fleet.addresses import Endpoint, Nodes, listening_socket
+from stoker.fleet.addresses import JOIN_VARIABLE, Endpoint, Nodes, join_seconds, listening_socket
 from stoker.fleet.signed_store import NodeLeft, RoundMessages, SignedStore
 from stoker.host.limits import resident_memory
+from stoker.text import say
 
-JOIN_S = 120
-"""How long a node waits for the host, and for the least number of nodes."""
+CONNECT_S = 120.0
+"""How long a node may take to import torch and to connect to a host that answers."""
 LAST_CALL_S = 5
 """How long a round with enough nodes waits for more."""
 KEEP_ALIVE_S, KEEP_ALIVES_MISSED = 2, 3
@@ -60,6 +61,10 @@ def background_call(function: Callable[[], Answer]) -> Future[Answer]:
 
     threading.Thread(target=run, daemon=True, name=CALL_THREADS).start()
     return future
+
+
+def waited() -> str:
+    return f"{join_seconds():g} s ({JOIN_VARIABLE} sets how many)"
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,8 @@ class Rendezvous:
         address: str | None = None,
     ) -> None:
         """`address` is this machine's own, where other nodes need another than the host sees.
-        Raises Interrupted if the host does not answer, or on a stop request."""
+        Raises Interrupted if the host does not answer, or on a stop request, and BadRequest where
+        the endpoint's name leads to no address that other nodes reach."""
         # Torch's messages about lost sockets, with stack traces, add nothing to ours.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         # The store that torch would share between rounds listens on all addresses.
@@ -146,25 +152,27 @@ class Rendezvous:
         self._poll: Future[NodeChanges] | None = None
         self._polled_at = 0.0
         self._signed: SignedStore | None = None
-        listener = endpoint.listen()
+        self._place, note = self._unless_stopped(lambda: endpoint.resolved(address))
+        listener = self._place.listen()
         self.hosts = listener is not None
         if listener is None:
             self._await_host()
-        self.local_address = address or endpoint.local_address()
-        self._inner = self._call(lambda: self._connect(nodes, listener), JOIN_S)
+        elif note:
+            say(note)
+        self.local_address = address or self._place.local_address()
+        self._inner = self._call(lambda: self._connect(nodes, listener), CONNECT_S)
 
     def _await_host(self) -> None:
-        give_up = time.monotonic() + JOIN_S
+        place, give_up = (self._place.host, self._place.port), time.monotonic() + join_seconds()
         while time.monotonic() < give_up:
-            self._check_stop()
             try:
-                socket.create_connection((self.endpoint.address, self.endpoint.port), 2).close()
+                self._unless_stopped(lambda: socket.create_connection(place, 2).close())
                 return
             except OSError:
                 time.sleep(0.5)
         raise Interrupted(
-            f"nothing answers at {self.endpoint}: start the same command on the node that has "
-            "this address, then here again"
+            f"nothing answered at {self.endpoint} within {waited()}: start the same command "
+            "on the node that has this address, then here again"
         )
 
     def _connect(self, nodes: Nodes, listener: socket.socket | None) -> Any:
@@ -174,9 +182,11 @@ class Rendezvous:
 
         # This logger has a level of its own, which it gets when it is imported.
         logging.getLogger("torch.distributed.elastic.utils.distributed").setLevel(logging.CRITICAL)
+        # Torch's limit also holds during the last call, which begins when there are enough nodes.
+        last_call_s = 2 * LAST_CALL_S if nodes.least < nodes.most else 0
         store = TCPStore(
-            self.endpoint.address,
-            self.endpoint.port,
+            self._place.host,
+            self._place.port,
             is_master=listener is not None,
             master_listen_fd=listener.detach() if listener else None,
             wait_for_workers=False,
@@ -192,7 +202,8 @@ class Rendezvous:
             nodes.most,
             local_addr=self.local_address,
             timeout=dynamic.RendezvousTimeout(
-                join=timedelta(seconds=JOIN_S), last_call=timedelta(seconds=LAST_CALL_S)
+                join=timedelta(seconds=join_seconds() + last_call_s),
+                last_call=timedelta(seconds=LAST_CALL_S),
             ),
             keep_alive_interval=KEEP_ALIVE_S,
             keep_alive_max_attempt=KEEP_ALIVES_MISSED,
@@ -270,6 +281,15 @@ class Rendezvous:
         if self._signed:
             self._signed.close()
 
+    def _unless_stopped(self, function: Callable[[], Answer]) -> Answer:
+        """What a function returns that asks no store. Raises Interrupted on a stop request."""
+        call = background_call(function)
+        while True:
+            self._check_stop()
+            if call.done():
+                return call.result()
+            time.sleep(_POLL_S / 5)
+
     def _call(
         self, function: Callable[[], Answer], patience_s: float, *, stoppable: bool = True
     ) -> Answer:
@@ -292,7 +312,7 @@ class Rendezvous:
             raise
         except api.RendezvousTimeoutError as error:
             raise Interrupted(
-                f"too few nodes joined at {self.endpoint} within {JOIN_S} s: {RESTART}"
+                f"too few nodes joined at {self.endpoint} within {waited()}: {RESTART}"
             ) from error
         except api.RendezvousStateError as error:
             raise self._foreign(str(error)) from error

@@ -58,13 +58,20 @@ def open_cache(variables: Mapping[str, str] = os.environ) -> FileCache:
 
 def store_patience(variables: Mapping[str, str] = os.environ) -> float:
     """Seconds for which a request may fail before it is given up. Raises BadRequest."""
-    text = variables.get(PATIENCE, "")
+    return seconds_of(PATIENCE, PATIENCE_S, 0.1, variables)
+
+
+def seconds_of(variable: str, usual: float, least: float, variables: Mapping[str, str]) -> float:
+    """The seconds that a variable sets, at most a day. Raises BadRequest."""
+    text = variables.get(variable, "")
     if not text:
-        return PATIENCE_S
+        return usual
     try:
-        patience_s = float(text)
+        seconds = float(text)
     except ValueError:
-        patience_s = -1.0
-    if not 0.1 <= patience_s <= 86400:
-        raise BadRequest(f"{PATIENCE}={shown(text)}: give a number of seconds from 0.1 to 86400")
-    return patience_s
+        seconds = -1.0
+    if not least <= seconds <= 86400:
+        raise BadRequest(
+            f"{variable}={shown(text)}: give a number of seconds from {least:g} to 86400"
+        )
+    return seconds

@@ -259,9 +259,9 @@ def test_a_stop_request_ends_the_wait_for_other_nodes(
 @pytest.mark.timeout(300)
 def test_a_host_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Endpoint, "listen", lambda self: None)
-    monkeypatch.setattr(rendezvous, "JOIN_S", 1)
+    monkeypatch.setenv("STOKER_JOIN_S", "1")
     endpoint = Endpoint("127.0.0.1", free_port())
-    with pytest.raises(Interrupted, match=str(endpoint)):
+    with pytest.raises(Interrupted, match=rf"{endpoint} within 1 s \(STOKER_JOIN_S"):
         Rendezvous(endpoint, Nodes(1, 2), KEY, lambda: False)
 
 
@@ -270,7 +270,7 @@ def test_a_store_that_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(rendezvous, "SILENCE_S", 4.0)
     mute = socket.create_server(("127.0.0.1", 0))
     endpoint = Endpoint("127.0.0.1", mute.getsockname()[1])
-    monkeypatch.setattr(rendezvous, "JOIN_S", 3)
+    monkeypatch.setattr(rendezvous, "CONNECT_S", 3)
     with mute, pytest.raises(Interrupted, match=str(endpoint)):
         Rendezvous(endpoint, Nodes(1, 1), KEY, lambda: False)
 
@@ -376,15 +376,10 @@ def refusal(function: Any, *arguments: Any) -> str:
     return str(raised.value)
 
 
-def unknown(host: str) -> str:
-    raise OSError(f"{host} is not known")
-
-
 def test_messages_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message of addresses, the signed store and the rendezvous."""
     monkeypatch.setattr(Endpoint, "listen", lambda self: None)
-    monkeypatch.setattr(rendezvous, "JOIN_S", 0)
-    monkeypatch.setattr(addresses.socket, "gethostbyname", unknown)
+    monkeypatch.setattr(addresses, "JOIN_S", 0)
     (tmp_path / "rendezvous.key").write_bytes(b"half")
     endpoint = Endpoint("127.0.0.1", 29400)
     member = Rendezvous.__new__(Rendezvous)
@@ -400,7 +395,7 @@ def test_messages_golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         refusal(Nodes.parse, "two"),
         refusal(Nodes.parse, "3:2"),
         refusal(Endpoint.parse, "node-a"),
-        refusal(lambda: Endpoint("node-x", 1).address),
+        refusal(Endpoint("node..x", 1).resolved),
         refusal(interface_of, "192.0.2.77"),
         refusal(meeting_point, "2", None),
         refusal(shared_key, tmp_path / "rendezvous.key", 0.0).replace(str(tmp_path), "RUN"),
