@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from contextlib import suppress
 from typing import Any
 
@@ -84,6 +85,8 @@ def start_rank(command: dict[str, Any], rank: int, port: int, leader: int) -> in
     code = 1
     try:
         code = main(command["argv"])
+    except BaseException:  # os._exit would hide it
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,8 @@ CELLS = 4
 """Of the stages and machines, in one share."""
 KILLED = -signal.SIGKILL
 STEPS = EPOCHS * 60 // 16
+LEASE_S_LONG = 60
+"""A lease that does not end while a test waits."""
 
 
 def kill(stage: str, count: int = 2) -> dict[str, object]:
@@ -222,6 +225,37 @@ def test_a_machine_that_sleeps_too_long_loses_the_run(
     assert_whole(copy)
     # What it did not know is dropped, and nothing is trained again.
     assert stored.train("a") == [FINISHED]
+    assert_bit_equal(stored.copy(), reference)
+
+
+def test_a_stop_is_heard_while_another_machine_has_the_run(
+    stored: StoredRun, others: Trainers, reference: Run
+) -> None:
+    """A machine that has died, or only stands still: nobody takes its run after a stop request."""
+    stall, mark, till = at("forward", stored.root, 20)
+    log, ended = stored.root / "log of the other", []
+
+    def stop_second(pids: list[int]) -> None:
+        os.kill(pids[0], signal.SIGSTOP)
+
+        def terminate(second: list[int]) -> None:
+            until(lambda: log.exists() and "waiting to learn which" in log.read_text())
+            os.kill(second[0], signal.SIGTERM)
+            ended.append(time.monotonic())
+
+        try:
+            holder = stored.head().holder
+            words, variables = command(stored.data, stored.place), stored.machine("b")
+            codes = others.train(words, log, variables=variables, meanwhile=terminate)
+            assert (codes, stored.head().holder) == ([INTERRUPTED], holder), log.read_text()
+            assert time.monotonic() - ended[0] < LEASE_S_LONG / 2
+        finally:
+            till.touch()
+            os.kill(pids[0], signal.SIGCONT)
+
+    lease = {"STOKER_LEASE_S": str(LEASE_S_LONG)}
+    codes = stored.train("a", stall, variables=lease, meanwhile=beside(stored, mark, stop_second))
+    assert codes == [FINISHED], stored.printed()
     assert_bit_equal(stored.copy(), reference)
 
 

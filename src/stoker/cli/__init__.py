@@ -8,6 +8,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,9 @@ import stoker
 from stoker import faults
 from stoker.cli.streams import closing_code, open_streams
 from stoker.errors import BAD_REQUEST, FINISHED, BadRequest, StokerError
-from stoker.host.threads import limit_spinning
+from stoker.host.signals import ignore_stop_signals
+from stoker.host.threads import end_process, limit_spinning
+from stoker.survive.stopping import stoppable
 from stoker.text import lost_output, one_line, say, say_error, shown
 
 VERBS = {
@@ -48,6 +51,9 @@ VERBS = {
     "show-batch": "write a picture of a training batch, as the model sees it",
 }
 
+UNSTOPPABLE = ("requeue",)
+"""Verbs that only take moments: SLURM signals the last line of a job like everything before it."""
+
 USAGE = (
     "usage: stoker VERB ...\n\n"
     + "\n".join(f"  {verb:<12} {help}" for verb, help in VERBS.items())
@@ -57,11 +63,19 @@ USAGE = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    """Run one command. Returns its exit code. Without arguments the command is this process: then
+    it is stoppable from here on, and ends here past threads that hang."""
+    if arguments is not None or threading.current_thread() is not threading.main_thread():
+        return run_command(list(sys.argv[1:] if arguments is None else arguments), is_process=False)
+    code = run_command(sys.argv[1:], is_process=True)
+    end_process(code)
+    return code
+
+
+def run_command(words: list[str], *, is_process: bool) -> int:
     open_streams()
     limit_spinning()
-    if arguments is None:
+    if is_process:
         show_crashes()
     needs_output = True
     try:
@@ -71,7 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if verb is None:
             code = answer_without_verb(words)
         else:
-            code = int(import_module(f"stoker.cli.{verb.replace('-', '_')}").run(rest))
+            if is_process and verb in UNSTOPPABLE:
+                ignore_stop_signals()
+            with stoppable(f"'stoker {verb}'") if is_process else nullcontext():
+                code = int(import_module(f"stoker.cli.{verb.replace('-', '_')}").run(rest))
     except SystemExit:  # after --help
         if not lost_output:
             raise

@@ -19,9 +19,7 @@ from stoker.doctor.ranks import RankOptions, run_rank
 from stoker.errors import FINISHED, BadRequest
 from stoker.fleet.addresses import Nodes
 from stoker.fleet.launcher import is_rank
-from stoker.fleet.rendezvous import CALL_THREADS
 from stoker.fleet.variables import check_rank_variables, check_ranks
-from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import check_batch
 from stoker.stores.location import is_location
@@ -77,7 +75,7 @@ def run(words: Sequence[str]) -> int:
     check(parsed, recipe, ranks)
     if parsed.memory is not None:
         return predict_memory(parsed, recipe)
-    return exit_past_hanging_threads(lambda: visit(parsed, recipe, ranks), CALL_THREADS)
+    return visit(parsed, recipe, ranks)
 
 
 def check(parsed: argparse.Namespace, recipe: Recipe, ranks: RankOptions) -> None:

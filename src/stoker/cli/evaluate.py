@@ -17,7 +17,6 @@ from stoker.cli.streams import check_output, write_output
 from stoker.errors import FINISHED, BadRequest, StokerError
 from stoker.fleet.launcher import is_rank
 from stoker.fleet.variables import check_rank_variables, check_ranks
-from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.resolve import nearest
 from stoker.run.directory import Run
 from stoker.stores.location import is_location
@@ -82,12 +81,10 @@ def run(arguments: Sequence[str]) -> int:
     parsed.run = run_folder(parsed.run, checkpoint=parsed.checkpoint)
     # Before the import of torch: what is no run, or has no set, is answered quickly.
     named = data_of(parsed)
-    from stoker.data.loading.loader import DECODERS
-
     with listening() as stop:
         if parsed.ranks > 1 and not is_rank():
             return start_ranks(parsed, arguments, named, stop)
-        return exit_past_hanging_threads(lambda: evaluate_here(parsed, named, stop), DECODERS)
+        return evaluate_here(parsed, named, stop)
 
 
 def check(parsed: argparse.Namespace) -> None:
@@ -171,10 +168,11 @@ def start_ranks(
 
 def evaluate_here(parsed: argparse.Namespace, named: str, stop: StopRequest) -> int:
     """Evaluate in this process; the exit code."""
-    from stoker.train.process_group import Ranks
-
     with stops_at_once(stop, "evaluating", UNCHANGED):
-        ranks = Ranks.join()
+        from stoker.train.process_group import Ranks
+
+        with stop.held_back():
+            ranks = Ranks.join(0, stop)
         try:
             classifier = opened(parsed, ranks.device)
             require_same_checkpoint(classifier, ranks)

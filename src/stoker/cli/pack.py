@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import shlex
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -42,8 +40,6 @@ from stoker.text import plural, say, shown
 
 TASKS = 4
 """Machines at once on SLURM, where --tasks says nothing else."""
-POLL_S, GRACE_S = 0.2, 2.0
-"""How often a stop is looked for, and how long workers may then go on with their shards."""
 
 
 def parser() -> Parser:
@@ -182,7 +178,6 @@ def pack_and_show(
     with (
         closing(PackProgress()) as progress,
         watching(spot_notice, stop),
-        ending_workers(stop) if is_stored else nullcontext(),
         stops_at_once(stop, "packing", kept),
     ):
         reach("pack")
@@ -192,24 +187,3 @@ def pack_and_show(
     if is_stored:
         say(f"'stoker train {shlex.quote(name)}' trains from it")
     return target
-
-
-@contextmanager
-def ending_workers(stop: StopRequest) -> Iterator[None]:
-    """End the worker processes of this one soon after a stop request: they may wait for a store for
-    minutes. The shards that they had begun are begun again by the next pack."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(POLL_S):
-            if stop and not over.wait(GRACE_S):
-                for worker in multiprocessing.active_children():
-                    worker.kill()
-
-    thread = threading.Thread(target=watch, name="stoker-workers", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

@@ -7,6 +7,8 @@ import math
 import os
 import re
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +23,8 @@ from stoker.cli.flags import (
 )
 from stoker.errors import FINISHED, BadRequest, Interrupted, exit_code
 from stoker.fleet.addresses import meeting_point
-from stoker.fleet.launcher import is_rank
-from stoker.fleet.rendezvous import CALL_THREADS
+from stoker.fleet.launcher import is_rank, joins_others
 from stoker.fleet.variables import check_rank_variables, check_ranks
-from stoker.host.threads import exit_past_hanging_threads
 from stoker.recipe.changes import CONSENT
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, resolutions
@@ -33,7 +33,7 @@ from stoker.run.directory import REPORT, DatasetIdentity, Run
 from stoker.stores.location import is_location
 from stoker.survive.reader import early_reader
 from stoker.survive.remote.place import bound_location, run_location
-from stoker.survive.stopping import UNCHANGED, StopRequest, stops_at_once
+from stoker.survive.stopping import STARTING, UNCHANGED, StopRequest, stops_at_once
 from stoker.survive.storage import require_storage
 from stoker.text import one_line, say, shown
 from stoker.train.attempt import launch
@@ -41,7 +41,6 @@ from stoker.train.model.names import OWN, check_fine_tuning, check_model
 from stoker.train.model.optimizer_names import check_optimizer
 
 if TYPE_CHECKING:  # help and mistakes are answered without it
-    from stoker.data.dataset import Dataset
     from stoker.price.ledger.budget import BudgetLimits
 
 MOST_PROFILED = 100
@@ -145,10 +144,50 @@ def parsed_flags(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
+@dataclass(frozen=True)
+class TrainJob:
+    """What a command trains: read, checked and packed, with nothing begun."""
+
+    data: Path
+    run: Run
+    resolved: Resolved
+    allowed: Sequence[str]
+    """Recipe keys that may differ from those of the run."""
+
+
 def run(arguments: Sequence[str]) -> int:
     stop = StopRequest()
     stop.listen()
-    parsed = parsed_flags(arguments)
+    with leaving_at_once(stop):
+        parsed = parsed_flags(arguments)
+        meeting = meeting_point(parsed.nodes, parsed.rendezvous)
+        job = job_of(parsed, stop)
+        if job is None:
+            return FINISHED
+    if (meeting or parsed.ranks > 1) and not is_rank():
+        own_code = job.resolved.recipe.model_code
+        plan = launch.plan_launch(parsed.ranks, arguments, job.data, job.run, stop, own_code)
+        if meeting:
+            code = launch.launch_elastic(plan, job.run, *meeting)
+        else:
+            code = launch.launch(plan, job.run)
+        report_end(job.run, code, parsed)
+        return code
+    code = train_here(job, stop, parsed)
+    report_end(job.run, code, parsed)
+    if code == FINISHED and speaks() and (advice := launch.next_step(job.run, parsed.data)):
+        say(advice)
+    return code
+
+
+def leaving_at_once(stop: StopRequest) -> AbstractContextManager[None]:
+    """A block that a stop request leaves at once, unless other ranks wait for this one to join."""
+    return nullcontext() if joins_others() else stops_at_once(stop, STARTING, UNCHANGED)
+
+
+def job_of(parsed: argparse.Namespace, stop: StopRequest) -> TrainJob | None:
+    """What the flags of a command say; None where the run is finished already, which is said.
+    Raises BadRequest for a mistake, Interrupted where packing is stopped."""
     candidates = with_own_code(
         resolutions(parsed.recipe, flag_values(parsed)),
         parsed.trust_code,
@@ -156,42 +195,23 @@ def run(arguments: Sequence[str]) -> int:
         os.environ.get(launch.MODEL_CODE, "") if is_rank() else "",
     )
     recipe = candidates[0].recipe
-    meeting = meeting_point(parsed.nodes, parsed.rendezvous)
     profile_steps(parsed.profile)
     check(parsed, recipe)
     data = packed(parsed.data, recipe, stop)
-    dataset = opened(data, stop)
+    from stoker.data.dataset import Dataset
+
+    dataset = Dataset(data)
     path, resolved = launch.find_run(parsed.run, data, dataset.fingerprint, candidates)
     run = Run(path)
     allowed = [name.replace("-", "_") for name in parsed.allow_change.split(",") if name]
     if note := "" if is_rank() else launch.check_weights(run, resolved.recipe):
         say(f"note: {note}")
     if run.exists and is_finished(run, resolved.recipe, dataset, allowed):
-        return FINISHED
+        return None
     if not is_rank():
         check_money(parsed, run, recipe)
         require_storage(path)
-    if (meeting or parsed.ranks > 1) and not is_rank():
-        if stop:
-            raise Interrupted("stopped before it began: the same command starts it")
-        plan = launch.plan_launch(parsed.ranks, arguments, data, run, stop, recipe.model_code)
-        if meeting:
-            code = exit_past_hanging_threads(
-                lambda: launch.launch_elastic(plan, run, *meeting), CALL_THREADS
-            )
-        else:
-            code = launch.launch(plan, run)
-        report_end(run, code, parsed)
-        return code
-    from stoker.data.loading.loader import DECODERS
-
-    code = exit_past_hanging_threads(
-        lambda: train_here(data, resolved, path, stop, allowed, parsed), DECODERS
-    )
-    report_end(run, code, parsed)
-    if code == FINISHED and speaks() and (advice := launch.next_step(run, parsed.data)):
-        say(advice)
-    return code
+    return TrainJob(data, run, resolved, allowed)
 
 
 def report_end(run: Run, code: int, parsed: argparse.Namespace) -> None:
@@ -296,16 +316,6 @@ def check(parsed: argparse.Namespace, recipe: Recipe) -> None:
         launch.check_run_place(Path(parsed.run or "runs"), parsed.data)
 
 
-def opened(data: Path, stop: StopRequest) -> Dataset:
-    """The packed set. Raises Interrupted at a stop request while a store does not answer."""
-    from stoker.data.dataset import Dataset
-
-    if is_rank() or not is_location(data):
-        return Dataset(data)
-    with stops_at_once(stop, "opening the set", UNCHANGED):
-        return Dataset(data)
-
-
 def packed(folder: str, recipe: Recipe, stop: StopRequest) -> Path:
     """The packed set: the folder itself, or the result of packing it."""
     from stoker.data.dataset import Dataset
@@ -326,40 +336,47 @@ def packed(folder: str, recipe: Recipe, stop: StopRequest) -> Path:
     return pack_and_show(folder, None, stop, recipe.spot_notice)
 
 
-def train_here(
-    data: Path,
-    resolved: Resolved,
-    path: Path,
-    stop: StopRequest,
-    allowed: Sequence[str],
-    parsed: argparse.Namespace,
-) -> int:
+def train_here(job: TrainJob, stop: StopRequest, parsed: argparse.Namespace) -> int:
     """Train in this process; the exit code. Raises BudgetSpent where a budget ended it."""
-    # Before the imports: its own take as long, and a core may be free.
-    reader = early_reader(path, resolved.recipe.rehearse)
-    if speaks():
-        say(f"run {bound_location(path) or path}")
-        if resolved.note:
-            say(f"note: {resolved.note}")
     from stoker.price.ledger.budget import raise_budget_stop
-    from stoker.show.console import console_for
-    from stoker.train.attempt.inputs import AttemptOptions
-    from stoker.train.attempt.session import train
 
+    try:
+        outcome = train_job(job, stop, parsed)
+    except Interrupted:
+        if not is_rank():
+            raise_budget_stop(stop.reason)
+        raise
+    if not is_rank() and outcome != "finished":
+        raise_budget_stop(stop.reason)
+    return exit_code(outcome, steps_aside=stop.steps_aside)
+
+
+def train_job(job: TrainJob, stop: StopRequest, parsed: argparse.Namespace) -> str:
+    """Train in this process; the outcome. Raises Interrupted where it was stopped before a step."""
+    recipe, location = job.resolved.recipe, bound_location(job.run.path)
+    name = str(location or job.run.path)
+    # Before the imports: its own take as long, and a core may be free.
+    reader = early_reader(job.run.path, recipe.rehearse)
     if speaks():
-        say(f"PyTorch is loaded: building {resolved.recipe.model}")
+        say(f"run {name}")
+        if job.resolved.note:
+            say(f"note: {job.resolved.note}")
+    with leaving_at_once(stop):
+        from stoker.show.console import console_for
+        from stoker.train.attempt.inputs import AttemptOptions
+        from stoker.train.attempt.session import train
+    if speaks():
+        say(f"PyTorch is loaded: building {recipe.model}")
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if world > 1 and not is_rank():
             say(f"waiting for {world} ranks, as WORLD_SIZE says; unset it to train alone")
-    name = str(bound_location(path) or path)
-    listeners = (console_for(name, resolved.recipe.log_interval),) if speaks() else ()
+    listeners = (console_for(name, recipe.log_interval),) if speaks() else ()
     options = AttemptOptions(
         accept_slow_link=parsed.yes,
         profile=profile_steps(parsed.profile),
         price_per_hour=parsed.price_per_hour,
         limits=limits_of(parsed),
     )
-    outcome = train(data, resolved, path, listeners, stop, allowed, options, reader)
-    if not is_rank() and outcome != "finished":
-        raise_budget_stop(stop.reason)
-    return exit_code(outcome, steps_aside=stop.steps_aside)
+    return train(
+        job.data, job.resolved, job.run.path, listeners, stop, job.allowed, options, reader
+    )

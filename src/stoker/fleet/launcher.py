@@ -27,7 +27,13 @@ from typing import IO
 from stoker.commit import open_at_end
 from stoker.errors import FINISHED, INTERRUPTED, BadRequest
 from stoker.host.limits import usable_cores
-from stoker.host.signals import block_stop_signals, end_with_parent, stop_signals
+from stoker.host.signals import (
+    STOP_SIGNALS,
+    await_signals,
+    block_stop_signals,
+    end_with_parent,
+    stop_signals,
+)
 
 RENDEZVOUS_FILE = "STOKER_MEETING_FILE"
 """The environment variable with the path of the file through which ranks meet."""
@@ -105,6 +111,8 @@ def launch(
         for number in tuple(passed_on):
             signal_all(running, number)  # it arrived before all ranks were started
         first = wait_for_all(running)
+        if not passed_on and any(-rank.returncode in STOP_SIGNALS for rank in running):
+            await_signals()
         codes = [rank.returncode for rank in running]
         return LaunchResult(codes, next(iter(passed_on), None), first)
     finally:
@@ -169,6 +177,12 @@ def rank_variables(rank: int, world: int, local_rank: int, local_world: int) -> 
 def is_rank() -> bool:
     """Whether Stoker's launcher started this process as a rank."""
     return RENDEZVOUS_FILE in os.environ or ELASTIC in os.environ
+
+
+def joins_others() -> bool:
+    """Whether this process is to join ranks of other machines, or of another launcher. They wait
+    for it inside torch, where they hear no signal: so it does not leave before it has joined."""
+    return "WORLD_SIZE" in os.environ and RENDEZVOUS_FILE not in os.environ
 
 
 def wait_for_all(running: Processes) -> int | None:

@@ -43,7 +43,6 @@ LEFT = 1 << 40
 """The pulse of a node that has left the round in order."""
 NEWEST = "newest round"
 """The name under which the store has the round that began last."""
-CALL_THREADS = "stoker-rendezvous"
 RESTART = "start the same command on every node again"
 _POLL_S = 0.1
 Answer = TypeVar("Answer")
@@ -59,7 +58,7 @@ def background_call(function: Callable[[], Answer]) -> Future[Answer]:
         except Exception as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, daemon=True, name=CALL_THREADS).start()
+    threading.Thread(target=run, daemon=True, name="stoker-rendezvous").start()
     return future
 
 
@@ -277,7 +276,7 @@ class Rendezvous:
 
     def close(self) -> None:
         """Send no more keep-alives. A thread inside torch's store while Python ends aborts the
-        process: a caller that ends may still have CALL_THREADS."""
+        process: a caller that ends may still have such threads."""
         if self._signed:
             self._signed.close()
 

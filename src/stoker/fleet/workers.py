@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -19,7 +20,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from stoker.errors import BadRequest, StokerError
-from stoker.host.signals import delayed_signals, end_with_parent
+from stoker.host.signals import await_signals, delayed_signals, end_with_parent
 from stoker.safe_path import SAFE
 
 Task = TypeVar("Task")
@@ -36,7 +37,8 @@ def map_tasks(
     function: Callable[[Task], Result], tasks: Iterable[Task], workers: int
 ) -> Generator[Result]:
     """Run every task, taken from the source a few ahead of the workers: they need not fit in memory
-    together. Yields their results; raises what a task raises, and StokerError if a worker dies."""
+    together. Yields their results; raises what a task raises, and StokerError if a worker dies.
+    Where anything is raised, the tasks under way are ended."""
     source = iter(tasks)
     first = list(islice(source, 2))
     if workers <= 1 or len(first) < 2:
@@ -64,12 +66,27 @@ def map_tasks(
         while pending:
             yield from finished(pending)
     except BrokenProcessPool as error:
+        end_workers(pool)  # Python asks them by SIGTERM, which they leave to this process
+        await_signals()
         raise StokerError(
             "a worker process died (out of memory, or killed); finished work is kept: start the "
             "same command again, with fewer --workers if memory is short"
         ) from error
     finally:
+        if pending:  # an exception ends the work that was begun
+            with delayed_signals():
+                end_workers(pool)
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def end_workers(pool: ProcessPoolExecutor) -> None:
+    """End the workers of a pool at once, also those that wait for a store. Python 3.14 has
+    `kill_workers` for this, earlier versions have nothing public."""
+    for worker in list((pool._processes or {}).values()):
+        worker.kill()
+    if sys.version_info < (3, 11, 5):
+        # A thread of the pool would wait for ever to hand a large task to a dead worker.
+        pool._call_queue._reader.close()  # type: ignore[attr-defined]
 
 
 def finished(pending: set[Future[Result]]) -> list[Result]:

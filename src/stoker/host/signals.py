@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,8 +24,8 @@ STOP_SIGNALS = (
     signal.SIGHUP,
 )
 """The signals by which schedulers, terminals and users ask a process to stop."""
-FROM_TERMINAL = {signal.SIGINT, signal.SIGHUP}
-"""Those that a terminal sends to a whole process group: by Ctrl-C, and when it is closed."""
+ARRIVAL_S = 1.0
+"""How long a signal may take to reach all processes of a command, where it is sent to each."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -36,11 +37,11 @@ def stop_signals() -> list[signal.Signals]:
 
 @contextmanager
 def delayed_signals() -> Iterator[None]:
-    """A block in which processes can be started: they inherit blocked signals of the terminal,
-    which reach the whole process group, because the parent decides when they stop. Stop signals
-    that arrive in the block are raised when it ends."""
+    """A block in which processes can be started: they inherit blocked stop signals, which may reach
+    all processes of a command, because the parent decides when they stop. Stop signals that arrive
+    in the block are raised when it ends."""
     arrived: list[int] = []
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_TERMINAL)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     handlers: dict[signal.Signals, Any] = {}
     try:
         if threading.current_thread() is threading.main_thread():
@@ -62,8 +63,26 @@ def block_stop_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
+def ignore_stop_signals() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def unblock_stop_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def begin_helper(parent: int) -> None:
+    """Runs in a process that works for its parent alone, before its program: it dies with its
+    parent, and stop signals do nothing until it listens for them, since the parent decides."""
+    end_with_parent(parent, signal.SIGKILL)
+    block_stop_signals()
+
+
+def await_signals() -> None:
+    """Wait for a stop signal that may be on its way here: another process of this command has died,
+    perhaps of the same one. Whatever handles it may raise."""
+    time.sleep(ARRIVAL_S)
 
 
 def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:

@@ -8,22 +8,23 @@ wait for the lock; few of many wakes are late for that reason, so the median is 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from stoker.errors import StokerError
 from stoker.host import proc
 from stoker.host.counters import KernelFile
-from stoker.text import say_error
 
+MOST_ENDING_S = 10.0
+"""How long libraries may take to clean up at the end of a process."""
 LEAST_CORES = 0.01
 MOST_THREADS = 8
 SPINS = "10000"
@@ -194,23 +195,14 @@ class LockMeter:
         self._thread.join()
 
 
-def exit_past_hanging_threads(work: Callable[[], int], prefix: str) -> int:
-    """The exit code of some work. If threads whose name has this prefix still run afterwards (they
-    hang in storage, or in a rendezvous that does not answer), the process ends here: Python would
-    wait for them at its exit, or abort. Raises what the work raises if no thread hangs."""
-
-    def threads_hang() -> bool:
-        return any(thread.name.startswith(prefix) for thread in threading.enumerate())
-
-    try:
-        code = work()
-    except StokerError as error:
-        if not threads_hang():
-            raise
-        say_error(error.lines)
-        code = error.exit_code
-    if threads_hang():
+def end_process(code: int) -> None:
+    """End this process with a code, where Python would take long to end, or abort: it waits for
+    threads that hang in storage, and libraries of C++ abort in threads that still run."""
+    if "torch" in sys.modules or threading.active_count() > 1:
+        limit = threading.Timer(MOST_ENDING_S, os._exit, (code,))
+        limit.daemon = True
+        limit.start()
+        atexit._run_exitfuncs()
         with suppress(OSError):  # a closed terminal or pipe
             sys.stdout.flush()
         os._exit(code)
-    return code

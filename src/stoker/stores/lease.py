@@ -100,8 +100,10 @@ class HeadLease:
         """Of the last try, applied or not."""
         self._begun: dict[int, float] = {}
         """When each try of this acquisition began that may still be applied, by its beat."""
-        self._holders: set[str] = set()
+        self._tried: set[str] = set()
         """The ids of all acquisitions that this object has tried."""
+        self._holders: set[str] = set()
+        """These, and the one that its folder had earlier."""
         self._watched: tuple[bytes, float] = b"", NEVER
         """The head of another holder, and since when it is that."""
 
@@ -169,7 +171,11 @@ class HeadLease:
         store fails or the lease is lost: it then ends by itself."""
         self._leaving = True  # before the request: once it is applied, another may hold the lease
         with self._lock:
-            with suppress(LeaseLost, StoreError, Stopped):
+            with suppress(LeaseLost, StoreError, WrongHead, Stopped):
+                if self._mine is None and self._tried and (there := self._look()):
+                    head, _, version = there  # an acquisition whose answer did not arrive here
+                    if head.holder in self._tried:
+                        self._adopt(head, version)
                 self._put(lambda content: content, released=True)
             self._forget()
 
@@ -219,6 +225,7 @@ class HeadLease:
         self._forget()
         holder, self._beat = secrets.token_hex(8), 0
         self._holders.add(holder)
+        self._tried.add(holder)
         try:
             self._send(Head(holder, self._host, 0, self._ttl_s, False, content), version)
         except Denied:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from stoker.errors import StokerError
-from stoker.host.signals import end_with_parent
+from stoker.host.signals import begin_helper
 from stoker.survive.manifest import names_in
 
 
@@ -28,7 +28,7 @@ class Reader:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=partial(end_with_parent, os.getpid()),
+            preexec_fn=partial(begin_helper, os.getpid()),
         )
 
     def read(self, folder: Path) -> dict[str, int]:

@@ -18,10 +18,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from stoker.errors import Interrupted
+from stoker.errors import STEPPED_ASIDE, Interrupted
 from stoker.fleet.launcher import ELASTIC
-from stoker.host.signals import stop_signals, unblock_stop_signals
+from stoker.host.signals import STOP_SIGNALS, stop_signals, unblock_stop_signals
 
+STARTING = "starting"
+"""What a command does before there is anything to save."""
 UNCHANGED = "nothing was changed: the same command starts again"
 """The outcome of stopping a command that only reads."""
 DELIVERY_S = 0.1
@@ -44,7 +46,7 @@ class StopRequest:
         self._elastic = ELASTIC in os.environ
         self._final = self._at_once = self._repeating = False
         self._before: dict[signal.Signals, Any] = {}
-        self._writer = -1
+        self._writer = self._wakeup_before = -1
         self._signalling = threading.Lock()
         self._leave: Callable[[], None] | None = None
 
@@ -71,22 +73,38 @@ class StopRequest:
     @contextmanager
     def at_once(self, leave: Callable[[], None] | None = None) -> Iterator[None]:
         """In this block a stop request, also an earlier one, calls `leave` and raises StopNow."""
+        before = self._at_once, self._leave
         self._at_once, self._leave, self._repeating = True, leave, False
         try:
             if self:
                 self._interrupt()
             yield
         finally:
-            self._at_once, self._leave = False, None
+            self._at_once, self._leave = before
 
-    def _interrupt(self) -> None:
-        """Raise StopNow, unless it is on its way already. Python drops an exception that is raised
-        inside a finaliser, so this is repeated until the block has ended."""
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """A block inside `at_once` that a stop request does not leave: it waits until the end."""
+        before, self._at_once = self._at_once, False
+        try:
+            yield
+        finally:
+            self._at_once = before
+        if before and self:
+            self._interrupt()
+
+    def _interrupt(self, frame: FrameType | None = None) -> None:
+        """Raise StopNow, unless it is on its way already, or not now: torch's C++ aborts where an
+        exception ends an import of its own, and one that is raised while a block is entered or left
+        passes the block by. Python drops an exception that is raised inside a finaliser. So this is
+        repeated until the block has ended."""
         if stop_under_way():
             return
         if not self._repeating:
             self._repeating = True
             threading.Thread(target=self._repeat, daemon=True).start()
+        if is_importing(frame) or is_between_blocks(frame):
+            return
         if self._leave:
             self._leave()
         raise StopNow
@@ -108,22 +126,22 @@ class StopRequest:
             self._before[number] = signal.signal(number, self._handle)
         reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
-        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         threading.Thread(
             target=self._wake_main_thread, args=(reader,), name="stoker-signals", daemon=True
         ).start()
         unblock_stop_signals()
 
-    def release(self) -> None:
-        """Restore the earlier signal handlers."""
+    def release(self, handler: signal.Handlers | None = None) -> None:
+        """Restore the earlier signal handlers, or have this one for all stop signals."""
         # Under the lock: no thread may send a signal that is no longer handled here.
         with self._signalling:
             if not self._before:
                 return
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
+            for number, before in self._before.items():
+                signal.signal(number, before if handler is None else handler)
             self._before = {}
-            signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(self._wakeup_before, warn_on_full_buffer=False)
             os.close(self._writer)
 
     def _wake_main_thread(self, reader: int) -> None:
@@ -141,7 +159,7 @@ class StopRequest:
         else:
             self.request(signal.Signals(number).name)
         if self._at_once:
-            self._interrupt()
+            self._interrupt(frame)
 
 
 @contextmanager
@@ -156,6 +174,26 @@ def listening() -> Iterator[StopRequest]:
 
 
 @contextmanager
+def stoppable(command: str) -> Iterator[None]:
+    """A block in which a stop request ends the command at once, until its verb listens for itself.
+    After it stop signals are ignored: the process is about to end. Not where the parent has blocked
+    them: they wait until the verb listens. Raises Interrupted."""
+    if STOP_SIGNALS[0] in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        yield
+        return
+    ignored = [number for number in STOP_SIGNALS if signal.getsignal(number) == signal.SIG_IGN]
+    stop = StopRequest()
+    stop.listen()
+    for number in ignored:  # the program that started this one wants it so
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        with stops_at_once(stop, command, "give the same command again"):
+            yield
+    finally:
+        stop.release(signal.SIG_IGN)
+
+
+@contextmanager
 def stops_at_once(stop: StopRequest, activity: str, outcome: str) -> Iterator[None]:
     """Leave the block at the first stop request. Raises Interrupted with the activity that stopped,
     the reason, and the outcome: what was kept, and what the same command does next."""
@@ -163,7 +201,22 @@ def stops_at_once(stop: StopRequest, activity: str, outcome: str) -> Iterator[No
         with stop.at_once():
             yield
     except StopNow as error:
-        raise Interrupted(f"{activity} stopped ({stop.reason}); {outcome}") from error
+        interrupted = Interrupted(f"{activity} stopped ({stop.reason}); {outcome}")
+        if stop.steps_aside:
+            interrupted.exit_code = STEPPED_ASIDE
+        raise interrupted from error
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether a frame is part of an import."""
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
+def is_between_blocks(frame: FrameType | None) -> bool:
+    """Whether a frame enters or leaves a `with` block."""
+    return frame is not None and frame.f_globals.get("__name__") in (__name__, "contextlib")
 
 
 def stop_under_way() -> bool:

@@ -19,10 +19,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import IO, Any
 
 from stoker.history.metrics import MetricPoint
-from stoker.host.signals import end_with_parent
+from stoker.host.signals import begin_helper
 from stoker.track.curve import CurvePosition
 from stoker.track.sink import KINDS, Refusal, SinkOptions, public_text
 
@@ -36,13 +37,14 @@ class SinkProcess:
 
     def __init__(self, sink: str, options: SinkOptions, command: Sequence[str] = ()) -> None:
         self._options = asdict(options) | {"sink": sink}
-        own = [sys.executable, "-P", "-m", "stoker.track.process", str(os.getpid())]
+        own = [sys.executable, "-P", "-m", "stoker.track.process"]
         self._process = subprocess.Popen(
             command or own,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the follower, which ends this process itself
+            start_new_session=True,
+            preexec_fn=partial(begin_helper, os.getpid()),  # the follower ends it in order
         )
         self._requests: queue.Queue[Message | None] = queue.Queue(1)
         self._answers: queue.Queue[Message] = queue.Queue(1)
@@ -172,7 +174,6 @@ def carry_out(sink: Any, message: Message) -> Message:
 
 
 def main() -> None:
-    end_with_parent(int(sys.argv[1]), signal.SIGKILL)
     # What a library prints must not come between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from stoker.errors import BadRequest
+from stoker.errors import BadRequest, StokerError
 from stoker.fleet.launcher import ELASTIC, LISTENER, RENDEZVOUS_FILE, is_rank
 from stoker.fleet.rank_store import signed_for_ranks
 from stoker.host.gpu import gpus_at_hand
@@ -30,6 +30,7 @@ from stoker.host.limits import usable_cores
 from stoker.measure.environment import nvidia_driver
 from stoker.measure.gradient_exchange import GradientExchange
 from stoker.measure.spans import Spans
+from stoker.survive.stopping import StopNow, StopRequest
 from stoker.text import one_line, plural
 from stoker.train.passes import blank_images, buffers_restored
 
@@ -40,6 +41,7 @@ SYNCS_BUFFERS = next(
 )
 SECONDS_BETWEEN_MEETINGS = 0.5
 STEPS_BETWEEN_MEETINGS = 25
+MEETING_POLL_S = 0.02
 MEETING_TIMEOUT = timedelta(seconds=300)
 """How long a rank waits for the others to come."""
 COLLECTIVE_TIMEOUT = timedelta(seconds=900)
@@ -71,6 +73,26 @@ def store_of_variables() -> Store:
             f"the ranks that RANK and WORLD_SIZE speak of do not meet at MASTER_ADDR:MASTER_PORT "
             f"({place}): start them all, or unset these variables ({one_line(str(error))})"
         ) from error
+
+
+def await_all(file: str, world: int, stop: StopRequest) -> None:
+    """Wait for all ranks of this machine. Raises StopNow where a stop is requested before they are
+    here: then none of them goes on, as inside torch it would wait for the others and hear no
+    signal. The first rank that sees all, or is to stop, decides for all. Raises StokerError."""
+    store, give_up = FileStore(f"{file}.here", world), time.monotonic() + COLLECTIVE_TIMEOUT.seconds
+    here = store.add("here", 1)
+    while True:
+        if here == world and store.compare_set("decision", "", "go") == b"go":
+            return
+        if stop and store.compare_set("decision", "", "leave") == b"leave":
+            raise StopNow
+        if time.monotonic() > give_up:
+            raise StokerError(
+                f"{here} of {plural(world, 'rank')} came within {COLLECTIVE_TIMEOUT}: see what the "
+                "others do, or start fewer --ranks"
+            )
+        time.sleep(MEETING_POLL_S)
+        here = store.add("here", 0)
 
 
 def own_device(local_rank: int, local_world: int) -> torch.device:
@@ -131,9 +153,10 @@ class Ranks:
     device: torch.device
 
     @classmethod
-    def join(cls, threads: int = 0) -> Ranks:
+    def join(cls, threads: int = 0, stop: StopRequest | None = None) -> Ranks:
         """Join the ranks of our launcher or torchrun. `threads` compute on a CPU; 0: as many as
-        there are cores for this rank. Raises BadRequest if GPUs are missing."""
+        there are cores for this rank. Raises BadRequest if GPUs are missing, StopNow at a stop
+        request while another rank of this machine is not here yet."""
         world = int(os.environ.get("WORLD_SIZE", "1"))
         rank = int(os.environ.get("RANK", "0"))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -144,6 +167,8 @@ class Ranks:
         if world > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             file = os.environ.get(RENDEZVOUS_FILE)
+            if file and stop is not None:
+                await_all(file, world, stop)
             meeting: dict[str, Any] = {"init_method": f"file://{file}"}
             # NCCL connects here, where an error is still an exception, and not in a step.
             device_id = device if device.type == "cuda" else None

@@ -317,3 +317,19 @@ def test_mistakes_golden(desk: Path, capsys: pytest.CaptureFixture[str]) -> None
     ):
         assert main(words.split()) == BAD_REQUEST
     check_golden("cli_mistakes", capsys.readouterr().err.splitlines())
+
+
+def test_the_last_line_of_a_job_is_not_stopped(tmp_path: Path) -> None:
+    """SLURM signals it like everything before it, and it has the job queued again."""
+    script = """
+import os, signal, sys
+from stoker.cli import main, requeue
+record_end = requeue.record_end
+requeue.record_end = lambda *given: os.kill(os.getpid(), signal.SIGTERM) or record_end(*given)
+sys.argv[1:] = ["requeue", sys.argv[1], "--code", "0"]
+sys.exit(main())
+"""
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (FINISHED, "")
+    assert done.stdout.startswith("job ")

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from stoker.errors import BadRequest, StokerError
 from stoker.fleet import launcher, workers
 from stoker.fleet.workers import map_tasks
 from stoker.host.limits import cgroup_cores, usable_cores, usable_memory
+from stoker.host.signals import STOP_SIGNALS
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -63,6 +65,22 @@ def test_a_worker_that_is_killed_is_an_error_not_a_wait_golden() -> None:
 def test_what_a_task_raises_reaches_the_caller(workers: int) -> None:
     with pytest.raises(ValueError, match="factorial"):
         list(map_tasks(math.factorial, [3, -1, 3], workers))
+
+
+def test_stop_signals_to_workers_do_nothing() -> None:
+    """The caller decides: schedulers signal every process of a command."""
+    numbers = [number.value for number in STOP_SIGNALS]
+    assert list(map_tasks(signal.raise_signal, numbers, 2)) == [None] * len(numbers)
+
+
+def test_work_under_way_is_ended_where_the_caller_stops() -> None:
+    """A shard may take long, and begins again with the next command."""
+    results = map_tasks(time.sleep, [0.0, 3600.0, 3600.0], 2)
+    next(results)
+    began = time.monotonic()
+    results.close()
+    assert time.monotonic() - began < 60
+    assert not multiprocessing.active_children()
 
 
 def test_a_caller_that_stops_early_leaves_no_workers() -> None:

@@ -344,6 +344,22 @@ def test_an_acquisition_that_is_applied_late_is_used_by_no_other(objects: Memory
     assert machine.lease.held
 
 
+def test_an_acquisition_whose_answer_nobody_awaited_is_given_up(objects: MemoryObjects) -> None:
+    """As where a stop request interrupts the process just then: the next one does not wait."""
+    sent = record(objects)
+    machine = Machine(objects, "node7")
+    objects.faults.append(Fault("create"))
+    with pytest.raises(StoreError):
+        machine.lease.acquire(0)
+    objects.content[KEY] = sent[-1]
+    machine.lease.release()
+    other = Machine(objects, "other")
+    other.lease.acquire(0)
+    machine.lease.release()
+    assert other.lease.held
+    other.lease.renew()
+
+
 def test_the_lease_of_a_process_that_has_ended_is_taken_at_once_by_its_id(
     objects: MemoryObjects, holder: Machine
 ) -> None:

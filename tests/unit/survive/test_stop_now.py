@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stoker.errors import Interrupted
 from stoker.host.signals import STOP_SIGNALS
-from stoker.survive.stopping import StopNow, StopRequest
+from stoker.survive.stopping import UNCHANGED, StopNow, StopRequest, stops_at_once
 from waiting import until
 
 
@@ -108,6 +113,23 @@ class TestAtOnce:
                 pytest.fail("was swallowed")
 
 
+class TestLeaving:
+    def test_a_signal_while_an_error_leaves_the_block_does_not_pass_it_by(
+        self, stop: StopRequest
+    ) -> None:
+        """As where a collective breaks while a signal is on its way to each rank: C++ hears no
+        signal, and the next line of Python is that which leaves the block."""
+        before = signal.signal(signal.SIGVTALRM, stop._handle)
+        values: list[Any] = [0] * 5_000_000
+        values.append("no number")
+        with pytest.raises((TypeError, Interrupted)), stops_at_once(stop, "sorting", UNCHANGED):
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.02)
+            values.sort()  # hears no signal until it fails
+        until(lambda: bool(stop))
+        signal.signal(signal.SIGVTALRM, before)
+        assert stop.reason == "SIGVTALRM"
+
+
 class TestAfterwards:
     @pytest.mark.parametrize("broken_off", [False, True])
     def test_a_request_is_only_noted_again(self, stop: StopRequest, broken_off: bool) -> None:
@@ -140,3 +162,100 @@ class TestAfterwards:
             time.sleep(30)
         stop.release()
         assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+
+
+class TestImports:
+    def test_an_import_is_not_broken_off(
+        self, stop: StopRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An exception in an import that C++ makes, as torch does, would abort the process."""
+        (tmp_path / "signals_itself.py").write_text(
+            "import os, signal, time\n"
+            "os.kill(os.getpid(), signal.SIGTERM)\n"
+            "time.sleep(0.1)\n"
+            "DONE = True\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(StopNow), stop.at_once():
+            import signals_itself  # type: ignore[import-not-found]
+
+            time.sleep(60)
+        assert stop.reason == "SIGTERM"
+        assert signals_itself.DONE
+
+
+class TestHeldBack:
+    def test_a_request_waits_for_the_end_of_the_block(self, stop: StopRequest) -> None:
+        done = False
+        with pytest.raises(StopNow), stop.at_once(), stop.held_back():
+            os.kill(os.getpid(), signal.SIGTERM)
+            until(lambda: bool(stop))
+            done = True
+        assert done
+
+    def test_outside_of_at_once_nothing_is_raised(self, stop: StopRequest) -> None:
+        with stop.held_back():
+            os.kill(os.getpid(), signal.SIGTERM)
+            until(lambda: bool(stop))
+
+    def test_a_block_inside_another_leaves_that_one_as_it_was(self, stop: StopRequest) -> None:
+        with pytest.raises(StopNow), stop.at_once():
+            with stop.at_once():
+                pass
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+
+STOPPABLE = """
+import os, signal, sys
+from stoker.survive.stopping import listening, stoppable
+from stoker.errors import Interrupted
+try:
+    with stoppable("'stoker x'"):
+        with listening() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.reason == "SIGHUP"
+        os.kill(os.getpid(), signal.{name})
+        sys.exit("went on")
+except Interrupted as error:
+    print(error)
+os.kill(os.getpid(), signal.SIGTERM)  # it is about to end
+"""
+
+
+class TestStoppable:
+    @pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+    def test_a_command_ends_in_order_before_its_verb_listens_and_after(
+        self, number: signal.Signals
+    ) -> None:
+        script = [sys.executable, "-c", STOPPABLE.format(name=number.name)]
+        done = subprocess.run(script, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"'stoker x' stopped ({number.name}); give the same command again\n"
+
+    def test_a_signal_that_is_ignored_from_outside_stays_so(self) -> None:
+        """As SIGINT of a command in the background of a script."""
+        text = """
+import os, signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from stoker.survive.stopping import stoppable
+with stoppable("'stoker x'"):
+    os.kill(os.getpid(), signal.SIGINT)
+    print("went on")
+"""
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")
+
+    def test_a_parent_that_blocks_signals_decides_itself(self) -> None:
+        """They wait until the verb listens: a rank must not end before its launcher knows it."""
+        text = """
+import os, signal
+from stoker.host.signals import block_stop_signals
+from stoker.survive.stopping import stoppable
+block_stop_signals()
+with stoppable("'stoker x'"):
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("went on")
+"""
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")

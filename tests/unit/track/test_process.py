@@ -142,7 +142,6 @@ class Loud(csv_files.CsvFiles):
         print("a library says hello")
         return super().open()
 csv_files.SINK = Loud
-sys.argv[1:] = [str(__import__("os").getppid())]
 process.main()
 """
     process = started(tmp_path, source)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +20,11 @@ import torch
 from ports import free_port
 from stoker.errors import BadRequest
 from stoker.fleet.launcher import ELASTIC, RENDEZVOUS_FILE
+from stoker.survive.stopping import StopNow, StopRequest
 from stoker.survive.watchdog import FIRST_STEP_S
 from stoker.train import process_group
 from stoker.train.model.build import ResNet9
-from stoker.train.process_group import Agreement, Ranks, own_device
+from stoker.train.process_group import Agreement, Ranks, await_all, own_device
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, 0, 1, CPU)
@@ -31,6 +37,42 @@ def nobody_else(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     yield
     torch.set_num_threads(before)
+
+
+class TestMeeting:
+    @pytest.mark.parametrize("seed", range(20))
+    def test_either_all_ranks_join_or_none(self, seed: int, tmp_path: Path) -> None:
+        """One that leaves on its way would keep the others inside torch, deaf to signals."""
+        draw, joined, stops = random.Random(seed), [], [StopRequest() for _ in range(3)]
+        delays = [draw.uniform(0, 0.1) for _ in stops]
+
+        def join(stop: StopRequest, delay_s: float) -> None:
+            time.sleep(delay_s)
+            with suppress(StopNow):
+                await_all(str(tmp_path / "ranks"), len(stops), stop)
+                joined.append(stop)
+
+        threads = [
+            threading.Thread(target=join, args=pair) for pair in zip(stops, delays, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(draw.uniform(0, 0.12))
+        for stop in draw.sample(stops, len(stops)):  # the launcher tells the others a little later
+            stop.request("SIGTERM")
+            time.sleep(draw.uniform(0, 0.05))
+        for thread in threads:
+            thread.join(60)
+        assert len(joined) in (0, len(stops))
+
+    def test_without_a_request_all_join(self, tmp_path: Path) -> None:
+        stops = [StopRequest() for _ in range(2)]
+        place = str(tmp_path / "ranks")
+        other = threading.Thread(target=await_all, args=(place, 2, stops[0]))
+        other.start()
+        await_all(place, 2, stops[1])
+        other.join(60)
+        assert not other.is_alive()
 
 
 class TestAlone:

@@ -26,7 +26,7 @@ from stoker.errors import FINISHED, INTERRUPTED
 from stoker.fleet.grid.cell import Cell, Plan
 from stoker.fleet.grid.directory import Grid
 from stoker.fleet.grid.lease import Lease, Leases
-from stoker.host.signals import block_stop_signals, end_with_parent
+from stoker.host.signals import begin_helper
 from stoker.safe_path import SAFE
 
 CELL = "STOKER_CELL"
@@ -64,7 +64,7 @@ class ProcessJob:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=partial(prepare, os.getpid()),
+                preexec_fn=partial(begin_helper, os.getpid()),
             )
 
     def poll(self) -> int | None:
@@ -76,12 +76,6 @@ class ProcessJob:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-
-
-def prepare(worker: int) -> None:
-    """Runs in the new process before its program: stop signals wait until it listens."""
-    end_with_parent(worker, signal.SIGKILL)
-    block_stop_signals()
 
 
 @dataclass

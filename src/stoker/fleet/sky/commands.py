@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +22,8 @@ from stoker.text import one_line
 PROGRAM = "sky"
 ANSWER_S = 300
 """Seconds for an answer about states: SkyPilot asks every provider."""
+INTERRUPTED_S = 20
+"""Seconds for SkyPilot to end after an interrupt."""
 ENDED = ("SUCCEEDED", "CANCELLED", "FAILED")
 """What the final states of a managed job begin with."""
 CONTROLLER = "sky-jobs-controller-"
@@ -37,8 +41,18 @@ def find_sky() -> str:
 
 
 def launch(words: Sequence[str]) -> int:
-    """Run a launch, which prints for itself and may ask; returns its exit code."""
-    return subprocess.run(words).returncode
+    """Run a launch, which prints for itself and may ask; returns its exit code. At a stop request
+    it is interrupted as by Ctrl-C, and has time to put its own house in order."""
+    process = subprocess.Popen(words)
+    try:
+        return process.wait()
+    except BaseException:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(INTERRUPTED_S)
+        process.kill()
+        process.wait()
+        raise
 
 
 def answer(words: Sequence[str]) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from typing import Any
 from stoker.commit import open_at_end, write_bytes
 from stoker.errors import StokerError
 from stoker.fleet.slurm.batch import BatchJob, batch_text
+from stoker.host.signals import delayed_signals
 from stoker.text import one_line
 
 ANSWER_S = 60
@@ -54,11 +55,12 @@ def submit(job: BatchJob, what: str = "") -> str:
     text = batch_text(job, Path.cwd())
     job.folder.mkdir(parents=True, exist_ok=True)
     write_bytes(job.file, text.encode())
-    answer = call(["sbatch", "--parsable", str(job.file)]).strip()
-    name = answer.partition(";")[0]
-    if not name.isdecimal():
-        raise StokerError(f"sbatch answered '{one_line(answer)}', which is no job's id")
-    append_line(job.folder / SUBMITTED, {"job": name, "what": what})
+    with delayed_signals():  # what is submitted is also recorded
+        answer = call(["sbatch", "--parsable", str(job.file)]).strip()
+        name = answer.partition(";")[0]
+        if not name.isdecimal():
+            raise StokerError(f"sbatch answered '{one_line(answer)}', which is no job's id")
+        append_line(job.folder / SUBMITTED, {"job": name, "what": what})
     return name
 
 

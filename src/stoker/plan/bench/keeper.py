@@ -26,7 +26,7 @@ from stoker.commit import write_json
 from stoker.errors import FAILED, FINISHED
 from stoker.fleet.launcher import environment, first_failure
 from stoker.host.out_of_memory import kernel_kills
-from stoker.host.signals import end_with_parent
+from stoker.host.signals import begin_helper
 
 JOB, END, LOG = "job.json", "end.json", "log.txt"
 """The files of a cell's private folder: what to measure, how it ended, and standard error."""
@@ -86,7 +86,7 @@ def start_rank(
 
 def prepare(keeper: int, memory_bytes: int) -> None:
     """Runs in the new process before Python is loaded."""
-    end_with_parent(keeper, signal.SIGKILL)
+    begin_helper(keeper)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))

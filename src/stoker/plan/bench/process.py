@@ -26,7 +26,7 @@ from stoker.commit import write_json
 from stoker.errors import FINISHED, BadRequest
 from stoker.fleet.launcher import private_folder
 from stoker.host.out_of_memory import log_says_so
-from stoker.host.signals import end_with_parent
+from stoker.host.signals import await_signals, end_with_parent
 from stoker.measure.facts import Facts
 from stoker.measure.facts_from_events import AttemptSums
 from stoker.measure.spans import WAITING
@@ -80,6 +80,8 @@ def run_cell(
     try:
         write_json(folder / JOB, job_data(data, cell, base, code, limits))
         code_of_keeper = run_keeper(folder)
+        if not (folder / END).exists():
+            await_signals()
         seconds = time.monotonic() - began
         return row_of_folder(folder, cell, code_of_keeper, limits, seconds)
     finally:

@@ -127,10 +127,10 @@ class RunMirror:
             drop_unrecorded(self.run)
             self.refresh()
             return
-        content = self._acquire(patience_s, refuses)
-        note_holder(self.run, self._lease.holder)
-        self._start("stoker-store-lease", self._keep_lease)
         try:
+            content = self._acquire(patience_s, refuses)
+            note_holder(self.run, self._lease.holder)
+            self._start("stoker-store-lease", self._keep_lease)
             self._catch_up(content)
         except BaseException:
             self.close(failed=True)

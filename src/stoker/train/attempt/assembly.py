@@ -30,6 +30,7 @@ from stoker.run.events import Events
 from stoker.survive.divergence import LossWatch
 from stoker.survive.rehearsal import RehearsalResult, rehearse
 from stoker.survive.remedies import Remedies
+from stoker.survive.stopping import STARTING, UNCHANGED, stops_at_once
 from stoker.survive.watchdog import GIVE_UP_AFTER, Standing, Watchdog, bounded, stacks
 from stoker.text import say
 from stoker.train.attempt.announce import announce, usage_facts
@@ -56,11 +57,13 @@ PROGRESS = (*BETWEEN_STEPS, "data", "to_device", "forward", "backward", "optimis
 
 
 def assemble(inputs: AttemptInputs) -> Loop:
-    """The loop of an attempt, ready to run. Raises StokerError if the attempt cannot begin."""
-    reach("starting")
-    step = build_step(inputs)
-    rehearsal = rehearse_save(inputs, step.state)
-    link = check_link(inputs, step)
+    """The loop of an attempt, ready to run. Raises StokerError if the attempt cannot begin, and
+    Interrupted at a stop request before there is a loop that would hear it."""
+    with stops_at_once(inputs.stop, STARTING, UNCHANGED):
+        reach("starting")
+        step = build_step(inputs)
+        rehearsal = rehearse_save(inputs, step.state)
+        link = check_link(inputs, step)
     guards = build_guards(inputs, step)
     trial, loaders = build_shape_trial(inputs, step), open_loaders(inputs, step)
     loop = Loop(

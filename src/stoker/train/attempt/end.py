@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from stoker.errors import exit_code
@@ -24,9 +25,14 @@ def write_end(
     *,
     saved: bool,
     parts: dict[str, float] | None = None,
+    start: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the `end` event. `saved`: this step is in a checkpoint; `parts`: times since then."""
+    """Write the `end` event. `saved`: this step is in a checkpoint; `parts`: times since then.
+    `start`: the facts of the checkpoint from which the attempt was to go on, if it has no state."""
     progress: dict[str, Any] = {}
+    if start is not None:
+        progress = {name: start.get(name, 0) for name in ("position", "step")}
+        progress["best"] = start.get("best", -1.0)
     if state is not None:
         progress = {"position": state.position, "step": state.step, "best": state.best}
     if state is not None and outcome == FINISHED and reason:

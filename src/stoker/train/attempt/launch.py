@@ -238,6 +238,7 @@ def launch(plan: Launch, run: Run) -> int:
     if set(ended.codes) <= {errors.FINISHED, errors.INTERRUPTED}:
         if errors.INTERRUPTED in ended.codes:
             refuse_spent_budget(run)
+            show_log(log, log_size, errors.INTERRUPTED)
         return max(ended.codes)
     if errors.STEPPED_ASIDE in ended.codes:  # and a stop was requested
         return errors.INTERRUPTED

@@ -38,7 +38,9 @@ def naming_lost_peers(
         elastic = ELASTIC in os.environ
         kind = PeerLost if elastic else StokerError
         if attempt is None or events is None:
-            raise kind("a rank was lost before this attempt began") from error
+            # It may have been told to stop: if it has failed, its own exit code says so.
+            before = "a rank was lost before this attempt began: the same command starts again"
+            raise (PeerLost if elastic else Interrupted)(before) from error
         events.write("peer_lost", reason=str(error).splitlines()[0])
         events.flush()
         time.sleep(WAIT_S)

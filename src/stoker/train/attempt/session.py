@@ -18,7 +18,7 @@ from itertools import pairwise
 from stoker.data.dataset import Dataset
 from stoker.data.shards import print_note
 from stoker.errors import BadRequest, Interrupted, StokerError
-from stoker.fleet.launcher import ELASTIC, is_rank
+from stoker.fleet.launcher import ELASTIC, is_rank, joins_others
 from stoker.recipe.changes import CONSENT, Change
 from stoker.recipe.resolve import Resolved, show_config
 from stoker.recipe.schedule import Timeline, cuts
@@ -34,7 +34,7 @@ from stoker.survive.remote.mirror import RunMirror, lease_seconds
 from stoker.survive.remote.peers import propose
 from stoker.survive.remote.place import bound_location
 from stoker.survive.spot import watching
-from stoker.survive.stopping import StopRequest
+from stoker.survive.stopping import STARTING, UNCHANGED, StopRequest, stops_at_once
 from stoker.text import say
 from stoker.train.attempt.announce import record_of
 from stoker.train.attempt.assembly import assemble
@@ -88,17 +88,21 @@ def train(
         if reader := reader or early_reader(run.path, recipe.rehearse):
             leaving.callback(reader.close)
         fix_workspace(recipe)  # before CUDA starts
-        ranks = Ranks.join(options.compute_threads)
-        leaving.push(lambda kind, *_: ranks.leave(failed=kind is not None))
-        leaving.callback(run.unlock)
-        mirror = open_mirror(run, ranks)
-        if mirror:
-            leaving.push(lambda kind, *_: mirror.close(failed=kind is not None))
-        prepared = prepare(dataset, recipe, ranks, recorded_input(run))
-        inputs = AttemptInputs(prepared, run, ranks, stop, options, reader, mirror=mirror)
-        del prepared  # so that inputs can free the model
-        inputs.changes = open_run(inputs, resolved, allowed)
-        limit_time(recipe, stop)
+        ranks = Ranks.join(options.compute_threads) if joins_others() else None
+        with stops_at_once(stop, STARTING, UNCHANGED):
+            if ranks is None:
+                with stop.held_back():  # other ranks may be inside torch, waiting for this one
+                    ranks = Ranks.join(options.compute_threads, stop)
+            leaving.push(lambda kind, *_: ranks.leave(failed=kind is not None))
+            leaving.callback(run.unlock)
+            mirror = open_mirror(run, ranks)
+            if mirror:
+                leaving.push(lambda kind, *_: mirror.close(failed=kind is not None))
+            prepared = prepare(dataset, recipe, ranks, recorded_input(run))
+            inputs = AttemptInputs(prepared, run, ranks, stop, options, reader, mirror=mirror)
+            del prepared  # so that inputs can free the model
+            inputs.changes = open_run(inputs, resolved, allowed)
+            limit_time(recipe, stop)
         leaving.enter_context(watching("off" if ranks.local_rank else recipe.spot_notice, stop))
         limits, price = options.limits, options.price_per_hour
         inputs.money = leaving.enter_context(
@@ -155,16 +159,19 @@ def open_mirror(run: Run, ranks: Ranks) -> RunMirror | None:
     location = bound_location(run.path)
     if location is None:
         return None
-    mirror = None
-    if ranks.first:
-        lock(run)
-        mirror = RunMirror(run.path, location, leads=True, report=print_note)
-        take_lease(mirror)
-    ranks.meet()
-    if ranks.local_rank == 0 and mirror is None:
-        mirror = RunMirror(run.path, location, leads=False, report=print_note)
-        mirror.open(0.0)
-    ranks.meet()
+    with ExitStack() as leaving:
+        mirror = None
+        if ranks.first:
+            lock(run)
+            mirror = RunMirror(run.path, location, leads=True, report=print_note)
+            take_lease(mirror)
+            leaving.callback(mirror.close, failed=True)
+        ranks.meet()
+        if ranks.local_rank == 0 and mirror is None:
+            mirror = RunMirror(run.path, location, leads=False, report=print_note)
+            mirror.open(0.0)
+        ranks.meet()
+        leaving.pop_all()  # the caller closes it
     if mirror:
         run.taken_over = lambda: mirror.lost
     return mirror
@@ -202,7 +209,7 @@ def needs_record(changes: list[Change]) -> bool:
 def run_attempt(inputs: AttemptInputs) -> str:
     """Train until the run is finished, interrupted, or in trouble with a remedy; the outcome."""
     events, stop = inputs.events, inputs.stop
-    loop = None
+    loop, start = None, inputs.newest.facts if inputs.newest else {}
     try:
         with naming_lost_peers(inputs.run, inputs.attempt, events):
             loop = assemble(inputs)
@@ -226,8 +233,14 @@ def run_attempt(inputs: AttemptInputs) -> str:
         record_end(events, loop, ROLLED_BACK, str(trouble))
         return ROLLED_BACK
     except Interrupted as error:
-        record_end(events, loop, INTERRUPTED, str(error), saved=False)
-        raise
+        if loop is not None:
+            record_end(events, loop, INTERRUPTED, str(error), saved=False)
+            raise
+        reason = stop.reason or str(error)
+        write_end(events, INTERRUPTED, reason, None, saved=True, start=start)
+        if inputs.ranks.world > 1 or not stop:
+            raise  # others are elsewhere: this rank meets them no more
+        return INTERRUPTED
     except BadRequest as error:
         record_end(events, loop, REFUSED, str(error))
         raise

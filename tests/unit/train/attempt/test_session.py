@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from stoker.recipe.resolve import Resolved, resolve
 from stoker.run.directory import Run
 from stoker.run.events import Event
 from stoker.survive.checkpoints import Checkpoints
-from stoker.survive.stopping import StopRequest
+from stoker.survive.stopping import StopRequest, listening
 from stoker.train import process_group
 from stoker.train.attempt import session
 from stoker.train.attempt.end import FINISHED, INTERRUPTED
@@ -249,11 +250,53 @@ class TestStopping:
         self, data: Path, tmp_path: Path
     ) -> None:
         stop = StopRequest()
-        stop.request("at once")
-        assert train(data, recipe(), tmp_path / "run", (), stop) == INTERRUPTED
+        soon = request_stop(stop, lambda event: event["kind"] == "attempt")
+        assert train(data, recipe(), tmp_path / "run", (soon,), stop) == INTERRUPTED
         assert steps_of(tmp_path / "run") == []
+        end = Run(tmp_path / "run").end() or {}
+        assert (end["step"], end["saved"]) == (0, True)
         assert train(data, recipe(), tmp_path / "run") == FINISHED
         assert steps_of(tmp_path / "run") == list(range(STEPS))
+
+    def test_before_there_is_a_run_leaves_nothing(self, data: Path, tmp_path: Path) -> None:
+        stop = StopRequest()
+        stop.request("at once")
+        with pytest.raises(Interrupted, match=r"^starting stopped \(at once\)"):
+            train(data, recipe(), tmp_path / "run", (), stop)
+        assert not (tmp_path / "run").exists()
+
+    def test_a_rank_for_which_others_wait_joins_them_first(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ranks of other machines would wait for it inside torch, deaf to signals."""
+        joined: list[Ranks] = []
+        monkeypatch.setenv("WORLD_SIZE", "1")
+        monkeypatch.setattr(Ranks, "join", lambda *given: joined.append(ALONE) or ALONE)
+        stop = StopRequest()
+        stop.request("SIGTERM")
+        with pytest.raises(Interrupted):
+            train(data, recipe(), tmp_path / "run", (), stop)
+        assert joined == [ALONE]
+
+    def test_of_one_that_goes_on_stays_where_it_was(self, data: Path, tmp_path: Path) -> None:
+        """By a signal while it starts, when a model may be loaded for minutes."""
+        run = Run(tmp_path / "run")
+        for kind in ("step", "attempt"):
+            with listening() as stop:
+
+                def signal_at(event: Event, kind: str = kind) -> None:
+                    if event["kind"] == kind:
+                        os.kill(os.getpid(), signal.SIGTERM)
+
+                assert train(data, recipe(), run.path, (signal_at,), stop) == INTERRUPTED
+        first, second = (
+            {row["kind"]: row for row in run.attempt_rows(number, 0)}["end"] for number in (1, 2)
+        )
+        for name in ("step", "position", "best", "saved", "reason"):
+            assert first[name] == second[name], name
+        assert first["step"] > 0
+        assert train(data, recipe(), run.path) == FINISHED
+        assert steps_of(run.path) == list(range(STEPS))
 
     def test_after_every_step_still_comes_to_the_same_end(
         self, data: Path, tmp_path: Path, whole: Path
@@ -273,10 +316,10 @@ class TestStopping:
 class TestRefusal:
     @pytest.fixture
     def run(self, data: Path, tmp_path: Path) -> Path:
-        """A run that was begun and stopped at once."""
+        """A run that was begun and stopped after a step."""
         stop = StopRequest()
-        stop.request("at once")
-        train(data, recipe(), tmp_path / "run", (), stop)
+        soon = request_stop(stop, lambda event: event["kind"] == "step")
+        train(data, recipe(**EVERY_STEP), tmp_path / "run", (soon,), stop)
         return tmp_path / "run"
 
     def test_of_another_recipe_names_the_changed_keys(self, data: Path, run: Path) -> None:
@@ -443,8 +486,8 @@ class TestPoorMounts:
         monkeypatch.setattr(os, "open", open_unless_appending)
         monkeypatch.setattr(fcntl, "flock", refuse)
         stop = StopRequest()
-        stop.request("a test")
-        assert train(sets["usual"], recipe(), tmp_path / "run", stop=stop) == INTERRUPTED
+        soon = request_stop(stop, lambda event: event["kind"] == "attempt")
+        assert train(sets["usual"], recipe(), tmp_path / "run", (soon,), stop) == INTERRUPTED
         assert train(sets["usual"], recipe(), tmp_path / "run") == FINISHED
         assert [event["step"] for event in Run(tmp_path / "run").steps()] == list(range(STEPS))
 
@@ -496,7 +539,7 @@ def test_cublas_is_told_before_cuda_starts(
 ) -> None:
     values: list[str | None] = []
 
-    def join(threads: int) -> Ranks:
+    def join(*given: object) -> Ranks:
         values.append(os.environ.get(WORKSPACE))
         raise BadRequest("far enough")
 
