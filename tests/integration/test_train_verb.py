@@ -72,15 +72,15 @@ def test_two_ranks_by_the_real_launcher(packed: Path, tmp_path: Path) -> None:
     assert {event["images"] for event in run.steps()} == {50}
 
 
-def test_a_signal_while_the_ranks_start_waits_for_them(packed: Path, tmp_path: Path) -> None:
-    """They would die of it, each for itself, before they listen."""
+def test_a_signal_while_the_ranks_start_ends_them_in_order(packed: Path, tmp_path: Path) -> None:
+    """It waits until they listen: they would die of it, each for itself."""
     process = start(train(packed, 30, "--ranks", "2"), tmp_path)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     wait_until(lambda: len(children.read_text().split()) == 2, process)
     process.send_signal(signal.SIGTERM)
     code, printed = finish(process)
     assert code == 75, printed + (tmp_path / "run/launcher.log").read_text()
-    assert "the same command goes on" in printed
+    assert "starting stopped (SIGTERM); nothing was changed: the same command" in printed
 
 
 def test_a_killed_rank_is_started_again_and_the_run_goes_on(packed: Path, tmp_path: Path) -> None:
