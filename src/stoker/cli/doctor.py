@@ -12,6 +12,7 @@ from stoker.cli.flags import (
     add_recipe_flags,
     add_trust_flag,
     resolve_flags,
+    say_note,
     with_own_code,
 )
 from stoker.cli.streams import check_json, write_figures
@@ -68,11 +69,13 @@ def parser() -> Parser:
 
 def run(words: Sequence[str]) -> int:
     parsed = parser().parse(words)
-    recipe = with_own_code([resolve_flags(parsed)], parsed.trust_code)[0].recipe
+    resolved = with_own_code([resolve_flags(parsed)], parsed.trust_code)[0]
+    recipe = resolved.recipe
     if is_rank():
         return run_rank()
     ranks = RankOptions(parsed.ranks, parsed.nodes, parsed.rendezvous, parsed.address, words)
     check(parsed, recipe, ranks)
+    say_note(resolved)
     if parsed.memory is not None:
         return predict_memory(parsed, recipe)
     return visit(parsed, recipe, ranks)

@@ -237,6 +237,12 @@ def resolve_flags(parsed: argparse.Namespace) -> Resolved:
     return with_code(resolved, code) if code else resolved
 
 
+def say_note(resolved: Resolved) -> None:
+    """Print what flags changed beside their own keys, if anything."""
+    if resolved.note:
+        say(f"note: {resolved.note}")
+
+
 def with_own_code(
     candidates: Sequence[Resolved], trusted: bool, run: Run | None = None, expected: str = ""
 ) -> list[Resolved]:

@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoker.cli.flags import Parser, add_recipe_flags, flag_values, resolve_flags
+from stoker.cli.flags import Parser, add_recipe_flags, flag_values, resolve_flags, say_note
 from stoker.cli.places import run_folder
 from stoker.cli.prices import day_of
 from stoker.cli.streams import check_json, write_figures
@@ -99,7 +99,8 @@ def run(words: Sequence[str]) -> int:
         raise BadRequest("name a packed set: stoker plan DATA; or stoker plan --check CLAIMS.toml")
     if parsed.curve:
         parsed.curve = Path(run_folder(parsed.curve))
-    recipe = resolve_flags(parsed).recipe
+    resolved = resolve_flags(parsed)
+    recipe = resolved.recipe
     check_model(recipe)
     deadline = hours_of(parsed.deadline)
     check_numbers(parsed)
@@ -107,6 +108,7 @@ def run(words: Sequence[str]) -> int:
     if parsed.here:
         refuse_beside_here(parsed)
         require_packed(parsed.data)
+        say_note(resolved)
         with listening() as stop, stops_at_once(stop, "planning", UNCHANGED):
             return show_here(parsed, recipe, deadline)
     if parsed.price_per_hour is not None:
@@ -114,6 +116,7 @@ def run(words: Sequence[str]) -> int:
     day = day_of("--on-day", parsed.on_day) if parsed.on_day else None
     offers = offers_for(parsed, day)
     require_packed(parsed.data)
+    say_note(resolved)
     with listening() as stop, stops_at_once(stop, "planning", UNCHANGED):
         return show_plans(parsed, recipe, offers, deadline, day)
 

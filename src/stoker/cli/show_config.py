@@ -51,7 +51,8 @@ def run(words: Sequence[str]) -> int:
     else:
         resolved = resolve_flags(parsed)
         lines = show_config(resolved).split("\n")[:-1]
-        say(*lines, f"# digest {resolved.recipe.digest()}", wrap=False)
+        notes = [f"# note: {resolved.note}"] if resolved.note else []
+        say(*lines, *notes, f"# digest {resolved.recipe.digest()}", wrap=False)
     return FINISHED
 
 

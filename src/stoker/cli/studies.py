@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoker.cli.backends import add_backend_flags, backend_of, cell_threads
-from stoker.cli.flags import Parser, flag_values, with_own_code
+from stoker.cli.flags import Parser, flag_values, say_note, with_own_code
 from stoker.cli.train import packed
 from stoker.errors import BadRequest
 from stoker.fleet.grid.cell import Plan
@@ -49,8 +49,9 @@ def add_study_flags(parser: Parser, out: str) -> list[argparse.Action]:
 
 def recipes_of(parsed: argparse.Namespace) -> Callable[[Mapping[str, Any]], Recipe]:
     """A function that returns the recipe of the flags with some other values. It raises BadRequest
-    where that is none."""
+    where that is none. What the first one changes beside its own keys is printed."""
     name, flags = parsed.recipe or ZERO_CONFIG, flag_values(parsed)
+    notes: list[str] = []
 
     def recipe_with(values: Mapping[str, Any]) -> Recipe:
         resolved = resolve(name, {**flags, **values})
@@ -58,6 +59,9 @@ def recipes_of(parsed: argparse.Namespace) -> Callable[[Mapping[str, Any]], Reci
         check_model(recipe)
         check_optimizer(recipe)
         check_fine_tuning(recipe)
+        if not notes:
+            say_note(resolved)
+        notes.append(resolved.note)
         return recipe
 
     return recipe_with

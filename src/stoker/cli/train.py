@@ -19,6 +19,7 @@ from stoker.cli.flags import (
     add_trust_flag,
     check_price,
     flag_values,
+    say_note,
     with_own_code,
 )
 from stoker.errors import FINISHED, BadRequest, Interrupted, exit_code
@@ -359,8 +360,7 @@ def train_job(job: TrainJob, stop: StopRequest, parsed: argparse.Namespace) -> s
     reader = early_reader(job.run.path, recipe.rehearse)
     if speaks():
         say(f"run {name}")
-        if job.resolved.note:
-            say(f"note: {job.resolved.note}")
+        say_note(job.resolved)
     with leaving_at_once(stop):
         from stoker.show.console import console_for
         from stoker.train.attempt.inputs import AttemptOptions

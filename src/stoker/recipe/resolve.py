@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from importlib import resources
@@ -21,7 +21,7 @@ from stoker.errors import BadRequest
 from stoker.recipe.model_file import ModelCode, own_model
 from stoker.recipe.other_tools import aliases, foreign_answer, plain_name
 from stoker.recipe.recipe import SPECS, Phase, Recipe, check_value, dump_value, types_of
-from stoker.recipe.shorten import scaled, scaled_line
+from stoker.recipe.shorten import CAUSES, HALF, SIZES, scaled, scaled_line, size_notes
 from stoker.text import printable, shown
 
 OWN_KEYS = ("model_file", "model_code")
@@ -30,6 +30,10 @@ ZERO_CONFIG = "first-look"
 """The recipe of a command without --recipe."""
 FORMER: Mapping[str, Mapping[str, Any]] = {"finetune": {"lr_base": 0.02}}
 """What presets said in 0.1: a run that began so goes on so."""
+EARLIER: Sequence[Collection[str]] = (("epochs",), SIZES, ())
+"""Which flags changed the phases of a recipe in earlier versions, or in a run with more epochs."""
+FEW_SECONDS = 60
+"""A checkpoint interval below this may be meant in epochs, as in other tools."""
 LONGEST_NAME = 100
 """Letters of a word that is compared with names: longer ones take long, and resemble none."""
 EXPECTED: dict[Any, str] = {
@@ -51,6 +55,8 @@ class Resolved:
     name: str
     note: str = ""
     """What a flag changed beside its own key, in one line; empty for nothing."""
+    ignored: Collection[str] = ()
+    """Sizes of flags that its phases do not follow, as in earlier versions."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -198,10 +204,14 @@ def parse_flag(name: str, text: str, table: type = Recipe) -> Any:
 
 
 def resolve(
-    recipe: str | None = None, flags: Mapping[str, Any] | None = None, *, scale: bool = True
+    recipe: str | None = None,
+    flags: Mapping[str, Any] | None = None,
+    *,
+    scale: Collection[str] = (*CAUSES, HALF),
 ) -> Resolved:
-    """The recipe of defaults, then a preset or recipe file, then flags. With `scale`, a flag for
-    other epochs changes its phases in proportion. Raises BadRequest."""
+    """The recipe of defaults, then a preset or recipe file, then flags. Those of `scale` change its
+    phases in proportion. Raises BadRequest."""
+    flags = flags or {}
     values: dict[str, Any] = {}
     origins = dict.fromkeys(SPECS, "default")
     short_name = "default"
@@ -209,18 +219,15 @@ def resolve(
         text, source, short_name = read_recipe(recipe)
         for name, (value, origin) in parse_toml(text, source).items():
             values[name], origins[name] = value, origin
-    note = ""
-    if flags and scale and "epochs" in flags and "epochs" in values:
-        before, epochs = values["epochs"], flags["epochs"]
-        changes = {
-            name: value
-            for name, value in scaled(values, before, epochs).items()
-            if name not in flags
-        }
-        note = scaled_line(values, changes, f"--epochs {epochs}") if changes else ""
-        for name, value in changes.items():
-            values[name], origins[name] = value, f"{origins[name]}, for --epochs {epochs}"
-    for name, value in (flags or {}).items():
+    changes, behind = scaled(values, flags, scale)
+    notes = [scaled_line(values, changes, behind)] if changes else []
+    for name, value in changes.items():
+        values[name], origins[name] = value, f"{origins[name]}, for {' '.join(behind[name])}"
+    left = [name for name in SIZES if name in flags and name not in scale and "phases" in values]
+    notes += size_notes(values, flags, left)
+    if 0 < (every_s := flags.get("checkpoint_interval", 0)) < FEW_SECONDS:
+        notes.append(f"--checkpoint-interval {every_s:g} is in seconds, not in epochs or steps")
+    for name, value in flags.items():
         if name not in SPECS:
             raise unknown_key(name, "flag", SPECS)
         values[name], origins[name] = value, "flag"
@@ -229,7 +236,7 @@ def resolve(
         origins["model_file"] = origins["model"]
     else:  # what a recipe says of another model
         values = {name: value for name, value in values.items() if name not in OWN_KEYS}
-    return Resolved(Recipe(**values), origins, short_name, note)
+    return Resolved(Recipe(**values), origins, short_name, "; ".join(notes), left)
 
 
 def recorded_recipe(values: Mapping[str, Any], origin: str) -> Recipe:
@@ -271,8 +278,9 @@ def resolutions(recipe: str | None, flags: Mapping[str, Any]) -> list[Resolved]:
     if recipe is None and "model" in flags:
         earlier.append(None)  # the defaults alone
     for base in earlier:
-        with suppress(BadRequest):
-            every.append(resolve(base, flags, scale=False))
+        for scale in EARLIER:
+            with suppress(BadRequest):
+                every.append(resolve(base, flags, scale=scale))
     if former := {k: v for k, v in FORMER.get(recipe or "", {}).items() if k not in flags}:
         origins = dict.fromkeys(former, f"recipe {recipe} of 0.1")
         every += [

@@ -388,3 +388,10 @@ def test_each_shown_value_has_its_origin_beside_it(recipe_file):
 def test_every_key_is_shown():
     shown = {line.split()[0] for line in show_config(resolve()).splitlines()}
     assert shown | {"phases"} == set(SPECS)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(5.0, True), (59, True), (60.0, False), (0, False)])
+def test_a_short_checkpoint_interval_is_told_with_its_unit(seconds, told):
+    note = resolve(flags={"checkpoint_interval": seconds}).note
+    expected = f"--checkpoint-interval {seconds:g} is in seconds, not in epochs or steps"
+    assert note == (expected if told else "")

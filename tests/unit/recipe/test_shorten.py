@@ -1,4 +1,4 @@
-"""Another number of epochs scales the phases of a recipe; other recipes stay as they are."""
+"""Other epochs, batch sizes and image sizes scale the phases of a recipe; the rest stays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.errors import BadRequest
 from stoker.recipe.recipe import Phase
 from stoker.recipe.resolve import preset_names, resolve, show_config
 from stoker.recipe.schedule import Timeline, lr_factor
-from stoker.recipe.shorten import scaled_phases
+from stoker.recipe.shorten import SIZES, for_epochs, resized, scaled_phases
 
 
 def starts(epochs: int) -> list[int]:
@@ -65,9 +65,38 @@ def test_the_recipe_itself_is_unchanged(name: str) -> None:
     assert same.note == ""
 
 
-def test_a_recipe_without_phases_changes_only_where_its_warm_up_does_not_fit() -> None:
-    assert resolve("cifar10-quick", {"epochs": 3}).recipe.warmup_epochs == 2
-    assert resolve("cifar10-quick", {"epochs": 2}).recipe.warmup_epochs == 0.3636
+@pytest.mark.parametrize(
+    ("epochs", "warm_up", "frozen"),
+    [(1, 0.5, 0.5), (2, 0.5, 1), (3, 0.5, 1), (10, 0.5, 1), (40, 0.5, 1)],
+)
+def test_the_beginning_of_a_fine_tuning(epochs: int, warm_up: float, frozen: float) -> None:
+    recipe = resolve("finetune", {"epochs": epochs}).recipe
+    assert (recipe.warmup_epochs, recipe.freeze_epochs) == (warm_up, frozen)
+
+
+def test_a_long_beginning_keeps_its_share(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("epochs = 10\nwarmup_epochs = 8\n")
+    found = [resolve(str(file), {"epochs": n}).recipe.warmup_epochs for n in (1, 5, 9, 10, 11)]
+    assert found == [0.8, 4.0, 7.2, 8.0, 8.0]
+
+
+@given(st.integers(1, 60), st.floats(0, 59), st.integers(1, 60))
+def test_a_beginning_never_jumps(before: int, length: float, after: int) -> None:
+    values = {"epochs": before, "freeze_epochs": min(length, before * 0.9)}
+    frozen = [
+        {**values, **for_epochs(values, before, epochs, half=True)}["freeze_epochs"]
+        for epochs in (after, after + 1)
+    ]
+    assert frozen[0] <= frozen[1] <= frozen[0] + 1
+    assert frozen[0] < after
+
+
+def test_a_recipe_without_phases_keeps_its_warm_up_up_to_half_of_the_run() -> None:
+    assert resolve("cifar10-quick", {"epochs": 4}).recipe.warmup_epochs == 2
+    assert resolve("cifar10-quick", {"epochs": 3}).recipe.warmup_epochs == 1.5
+    assert resolve("cifar10-quick", {"epochs": 1}).recipe.warmup_epochs == 0.5
+    assert resolve("cifar10-quick", {"epochs": 1}, scale=["epochs"]).recipe.warmup_epochs == 0.1818
     with pytest.raises(BadRequest, match="warmup_epochs"):
         resolve("cifar10-quick", {"epochs": 2, "warmup_epochs": 2.0})
 
@@ -89,6 +118,80 @@ def test_what_is_shown_is_a_recipe_of_the_same_digest(tmp_path: Path) -> None:
     assert resolved.origins["phases"].endswith(", for --epochs 7")
 
 
-def test_notes_golden() -> None:
+PHASED = """epochs = 4
+batch_size = 24
+[[phases]]
+from_epoch = 0
+image_size = 16
+batch_size = 32
+[[phases]]
+from_epoch = 2
+image_size = 32
+batch_size = 16
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "batches", "sizes"),
+    [
+        ({"batch_size": 512}, [1024, 768, 512], [160, 192, 224]),
+        ({"image_size": 128}, [4096, 3072, 2048], [96, 96, 128]),
+        ({"image_size": 448}, [4096, 3072, 2048], [320, 384, 448]),
+        ({"image_size": 100}, [4096, 3072, 2048], [72, 84, 100]),
+        ({"epochs": 2, "batch_size": 256, "image_size": 112}, [384, 256], [96, 112]),
+        ({"batch_size": 1}, [2, 2, 1], [160, 192, 224]),
+        ({"image_size": 1}, [4096, 3072, 2048], [1, 1, 1]),
+    ],
+)
+def test_sizes_are_those_of_the_last_phase_and_the_others_follow(
+    flags: dict[str, int], batches: list[int], sizes: list[int]
+) -> None:
+    resolved = resolve("imagenet-resnet50", flags)
+    phases = resolved.recipe.phases
+    assert [phase.batch_size for phase in phases] == batches
+    assert [phase.image_size for phase in phases] == sizes
+    words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in flags.items())
+    assert resolved.origins["phases"].endswith(f", for {words}")
+
+
+@given(
+    st.lists(st.integers(1, 4096), min_size=1, max_size=5),
+    st.integers(1, 10**12),
+    st.sampled_from(SIZES),
+)
+def test_any_size_fits_any_phases(sizes: list[int], value: int, name: str) -> None:
+    phases = tuple(
+        Phase(from_epoch=at, **{**dict.fromkeys(SIZES, 8), name: size})
+        for at, size in enumerate(sizes)
+    )
+    now = [getattr(phase, name) for phase in resized(phases, name, value)]
+    assert now[-1] == value
+    assert min(now) >= 1
+    # What grew before grows, or stays.
+    pairs = sorted(zip(sizes, now, strict=True))
+    assert [size for _, size in pairs] == sorted(now)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-8"])
+def test_phases_without_a_size_are_refused(wrong: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(PHASED.replace("16", wrong))
+    with pytest.raises(BadRequest, match="at least 1"):
+        resolve(str(file), {"batch_size": 8, "image_size": 8})
+
+
+def test_sizes_of_a_recipe_without_phases_are_its_own() -> None:
+    resolved = resolve("cifar10-quick", {"batch_size": 32, "image_size": 64})
+    assert resolved.note == ""
+    assert resolved.recipe.phases == ()
+
+
+def test_notes_golden(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(PHASED)
     notes = [resolve("imagenet-resnet50", {"epochs": n}).note for n in (5, 2, 1)]
-    check_golden("recipe_shorten", [*notes, resolve("cifar10-quick", {"epochs": 2}).note])
+    notes.append(resolve("cifar10-quick", {"epochs": 2}).note)
+    sizes = {"epochs": 2, "batch_size": 512, "image_size": 128}
+    notes += [resolve("imagenet-resnet50", flags).note for flags in (sizes, {"lr": 1.7})]
+    notes += [resolve(str(file), {"batch_size": 8}, scale=()).note, resolve(str(file)).note]
+    check_golden("recipe_shorten", notes)

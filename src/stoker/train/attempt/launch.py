@@ -70,7 +70,10 @@ def find_run(
         if not run.exists:
             return run.path, resolutions[0]
         values = run.values
-        return run.path, min(resolutions, key=lambda r: len(changes(values, r.recipe.values())))
+        began = [
+            r for r in resolutions if all(values.get(k) == getattr(r.recipe, k) for k in r.ignored)
+        ]
+        return run.path, min(began, key=lambda r: len(changes(values, r.recipe.values())))
     for resolved in resolutions:
         for model in (True, False):
             path = default_run(data, fingerprint, resolved, model=model)

@@ -54,13 +54,83 @@ def test_a_run_with_a_name_of_an_earlier_version_goes_on(flags: dict[str, object
 
 
 def test_a_run_that_kept_its_phases_keeps_them() -> None:
-    old = resolve("imagenet-resnet50", {"epochs": 50}, scale=False)
+    old = resolve("imagenet-resnet50", {"epochs": 50}, scale=())
     begin(Path("run"), old)
     candidates = resolutions("imagenet-resnet50", {"epochs": 50})
     assert find_run("run", DATA, PRINT, candidates)[1].recipe == old.recipe
     # More epochs for it change nothing else either.
     longer = find_run("run", DATA, PRINT, resolutions("imagenet-resnet50", {"epochs": 55}))[1]
     assert longer.recipe.phases == old.recipe.phases
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"batch_size": 512}, {"image_size": 128}, {"epochs": 30, "batch_size": 512, "image_size": 96}],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_whose_phases_did_not_follow_its_sizes_keeps_them(
+    flags: dict[str, object], named: bool
+) -> None:
+    old = resolve("imagenet-resnet50", flags, scale=("epochs",))
+    path = default_run(DATA, PRINT, old)
+    begin(path, old)
+    candidates = resolutions("imagenet-resnet50", flags)
+    found, resolved = find_run(str(path) if named else None, DATA, PRINT, candidates)
+    assert (found, resolved.recipe) == (path, old.recipe)
+    assert "an earlier version began it" in resolved.note
+    # Another size is none that the run began with: the phases follow it.
+    other = {**flags, "batch_size": 64}
+    changed = find_run(str(path), DATA, PRINT, resolutions("imagenet-resnet50", other))[1].recipe
+    assert [phase.batch_size for phase in changed.phases] == [128, 96, 64]
+
+
+def test_phases_follow_sizes_that_a_run_did_not_begin_with() -> None:
+    begin(Path("run"), resolve("imagenet-resnet50"))
+    smaller = resolutions("imagenet-resnet50", {"batch_size": 512})
+    found = find_run("run", DATA, PRINT, smaller)[1]
+    assert found is smaller[0]
+    begin(Path("small"), found)
+    assert find_run("small", DATA, PRINT, smaller)[1] is found
+    # More epochs change nothing else.
+    longer = resolutions("imagenet-resnet50", {"batch_size": 512, "epochs": 70})
+    assert find_run("small", DATA, PRINT, longer)[1].recipe.phases == found.recipe.phases
+
+
+@pytest.mark.parametrize("lr_base", [{}, {"lr_base": 0.02}])  # the preset's of now and of before
+@pytest.mark.parametrize(
+    ("recipe", "epochs"), [("finetune", 1), ("cifar10-quick", 2), ("cifar10-quick", 3)]
+)
+def test_a_run_keeps_the_beginning_that_it_has(
+    recipe: str, epochs: int, lr_base: dict[str, float]
+) -> None:
+    if lr_base and recipe != "finetune":
+        return
+    flags = {"epochs": epochs, **({"weights": "body.pth"} if recipe == "finetune" else {})}
+    old = resolve(recipe, {**flags, **lr_base}, scale=["epochs"])
+    path = default_run(DATA, PRINT, old)
+    begin(path, old)
+    candidates = resolutions(recipe, flags)
+    assert find_run(str(path), DATA, PRINT, candidates)[1].recipe == old.recipe
+    assert find_run(None, DATA, PRINT, candidates)[1].recipe == old.recipe
+    new = find_run("elsewhere", DATA, PRINT, candidates)[1].recipe
+    assert new.warmup_epochs + new.freeze_epochs > old.recipe.freeze_epochs
+
+
+@pytest.mark.parametrize("flags", [{}, {"epochs": 4}, {"lr_base": 0.1}])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_that_began_with_a_preset_of_before_goes_on(
+    flags: dict[str, object], named: bool
+) -> None:
+    flags = {"weights": "body.pth", **flags}
+    old = resolve("finetune", {"lr_base": 0.02, **flags})
+    path = default_run(DATA, PRINT, old)
+    begin(path, old)
+    found, resolved = find_run(
+        str(path) if named else None, DATA, PRINT, resolutions("finetune", flags)
+    )
+    assert (found, resolved.recipe) == (path, old.recipe)
+    new = find_run("elsewhere", DATA, PRINT, resolutions("finetune", flags))[1]
+    assert new.recipe.lr_base == flags.get("lr_base", 0.004)
 
 
 def test_a_new_run_has_the_new_rules() -> None:
