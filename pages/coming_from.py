@@ -209,6 +209,9 @@ which Stoker never loads.
 **fastai does better:** the learning-rate finder, the cleaner for labels, text and tables, multi-label targets,
 segmentation, teaching.
 """,
+    "other scripts": """
+Flags that many training scripts have, and that articles show. Each script has its own meaning of some of them.
+""",
 }
 
 
@@ -232,10 +235,9 @@ def section(tool: OtherTool) -> str:
     """The part of the page about one tool."""
     lines = [f"\n## {tool.name}\n{INTRODUCTIONS[tool.name]}"]
     lines += [f"\n### {tool.name}: every setting\n"]
-    lines += [
-        f"\nNewest version when this was written: {tool.version} ({tool.program}). Names and "
-    ]
-    lines += [f"defaults were read in {tool.checked}.\n"]
+    newest = f"Newest version when this was written: {tool.version} ({tool.program}). "
+    read = f"Names and defaults were read in {tool.checked}.\n"
+    lines += [f"\n{newest if tool.version else ''}{read}"]
     lines += [f"\n| {tool.name} | Stoker | difference |\n|---|---|---|\n"]
     for row in tool.rows:
         theirs = ", ".join(f"`{each}`" for each in spellings(row.theirs))

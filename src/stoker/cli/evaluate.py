@@ -129,7 +129,9 @@ def data_of(parsed: argparse.Namespace) -> str:
         record = {}
     if parsed.data is not None:
         if not is_location(parsed.data) and not Path(parsed.data).exists():
-            raise BadRequest(f"no packed set, folder or archive at {shown(parsed.data)}")
+            from stoker.data.sources.classes import nothing_at
+
+            raise nothing_at("packed set, folder or archive", parsed.data)
         return str(parsed.data)
     own = record["data"]
     if not is_location(own) and not (Path(own) / "dataset.json").is_file():

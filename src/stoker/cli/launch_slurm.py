@@ -125,11 +125,12 @@ def with_kept_work(
 def packed_set(source: str, out: str | None) -> Path:
     """The folder that a source is packed into. Raises BadRequest where there is no source."""
     from stoker.data.packing.pack import default_out
+    from stoker.data.sources.classes import nothing_at
 
     if source == "-":
         raise BadRequest("a job has no standard input: name a folder, an archive or a table")
     if not Path(source).exists():
-        raise BadRequest(f"no folder, archive or table at {shown(source)}")
+        raise nothing_at("folder, archive or table", source)
     return Path(out) if out else default_out(source)
 
 

@@ -26,6 +26,7 @@ from stoker.data.packing.options import PackOptions, PackSettings
 from stoker.data.packing.pack import default_out, pack
 from stoker.data.packing.shard import TaskPlace
 from stoker.data.packing.target.places import target_of
+from stoker.data.sources.classes import nothing_at
 from stoker.errors import FINISHED, BadRequest
 from stoker.faults import reach
 from stoker.fleet.grid.directory import Grid
@@ -171,7 +172,7 @@ def pack_and_show(
     name, is_stored = target_of(target).name, target_of(target).is_stored
     was_packed = Dataset.is_packed(target)
     if source != "-" and not Path(source).exists():
-        raise BadRequest(f"no folder, archive or table at {shown(source)}")
+        raise nothing_at("folder, archive or table", source)
     if not was_packed:
         say(f"packing {'standard input' if source == '-' else shown(source)} into {name}")
     kept = f"finished shards are kept in {name}: run the same command to continue"

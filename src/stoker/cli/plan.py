@@ -154,9 +154,12 @@ def check_numbers(parsed: argparse.Namespace) -> None:
 def require_packed(data: str) -> None:
     """Raise BadRequest for a folder that is not packed, before torch is loaded."""
     from stoker.data.dataset import Dataset
+    from stoker.data.sources.classes import nothing_at
 
     if is_location(data):
         Dataset(data)
+    elif not Path(data).exists():
+        raise nothing_at("packed set", data)
     elif not Dataset.is_packed(data):
         raise BadRequest(f"{shown(data)} is not packed: run stoker pack {shown(data)}")
 

@@ -36,6 +36,8 @@ FEW_SECONDS = 60
 """A checkpoint interval below this may be meant in epochs, as in other tools."""
 LONGEST_NAME = 100
 """Letters of a word that is compared with names: longer ones take long, and resemble none."""
+MOST_PROPOSALS = 3
+"""Names that a message proposes, at most."""
 EXPECTED: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -60,21 +62,30 @@ class Resolved:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that a word probably stands for, or several, joined by "' or '"; else None."""
-    plain, names = plain_name(word), list(known)
-    if plain in names:
-        return plain
-    if aliases().get(plain) in names:
-        return aliases()[plain]
-    if len(plain) > LONGEST_NAME:
+    """The known name that a word probably stands for, or several, joined by "' or '"; else None. A
+    wrong proposal is worse than none."""
+    plain, forms = plain_name(word), {name: plain_name(name) for name in known}
+    for same in (plain, aliases().get(plain)):
+        if equal := [name for name, form in forms.items() if form == same]:
+            return equal[0]
+    if not 1 < len(plain) <= LONGEST_NAME:
         return None
-    distances = {name: edit_distance(plain, name) for name in names}
+    distances = {name: edit_distance(plain, form) for name, form in forms.items()}
     least = min(distances.values(), default=0)
     if least <= max(1, len(plain) // 3):
-        return "' or '".join(name for name in names if distances[name] == least)
-    longer = [name for name in names if name.startswith(plain) or plain.startswith(name + "_")]
-    close = longer or difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
-    return close[0] if close else None
+        return "' or '".join(name for name in forms if distances[name] == least)
+    longer = [
+        name
+        for name, form in forms.items()
+        if form.startswith(plain)
+        or form.endswith(f"_{plain}")
+        or plain.startswith(f"{form}_")
+        or (2 * len(form) > len(plain) and plain.endswith(f"_{form}"))
+        or (2 * len(form) > len(plain) and plain.startswith(form) and plain.isalpha())
+    ]
+    words = [name for name, form in forms.items() if "_" not in plain + form]
+    close = longer or difflib.get_close_matches(plain, words, n=1, cutoff=0.75)
+    return "' or '".join(close[:MOST_PROPOSALS]) or None
 
 
 def edit_distance(word: str, name: str) -> int:

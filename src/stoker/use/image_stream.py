@@ -32,6 +32,7 @@ from stoker.data.sources.archives import (
     images_in,
     is_archive,
 )
+from stoker.data.sources.classes import nothing_at
 from stoker.data.sources.item import Item
 from stoker.data.sources.layout import is_hidden, is_image
 from stoker.errors import BadRequest, StokerError
@@ -167,7 +168,7 @@ def matches(word: str) -> list[str]:
         if chosen:
             return chosen
         raise BadRequest(f"no image matches {shown(word)}")
-    raise BadRequest(f"no image, folder, archive or packed set at {shown(word)}")
+    raise nothing_at("image, folder, archive or packed set", word)
 
 
 def is_wanted(path: str, deep: bool) -> bool:

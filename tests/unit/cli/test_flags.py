@@ -127,8 +127,9 @@ def test_a_word_too_many_is_named() -> None:
     assert "unknown word 'paintings'" in refusal("paintings")
 
 
-def test_what_resembles_nothing_gets_no_proposal() -> None:
-    message = refusal("--xyzzyplugh")
+@pytest.mark.parametrize("word", ["--xyzzyplugh", "--threshold", "--quiet", "-l", "-r", "-y"])
+def test_what_resembles_nothing_gets_no_proposal(word: str) -> None:
+    message = refusal(word)
     assert "did you mean" not in message
     assert "'stoker train --help-all' lists every flag" in message
 
@@ -275,7 +276,7 @@ def test_a_flag_wins_over_the_recipe_it_is_given_with() -> None:
     parser = Parser(prog="stoker train")
     add_recipe_flags(parser)
     parsed: argparse.Namespace = parser.parse(["--recipe", "cifar10-quick", "--epochs", "2"])
-    assert resolve_flags(parsed).recipe.warmup_epochs == 0.3636
+    assert resolve_flags(parsed).recipe.warmup_epochs == 1.0
     resolved = resolve_flags(parser.parse(["--recipe", "cifar10-quick", "--epochs", "30"]))
     assert (resolved.recipe.epochs, resolved.origins["epochs"]) == (30, "flag")
     assert resolved.recipe.batch_size == 256

@@ -136,6 +136,13 @@ def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture
     assert "ema = true " in text
 
 
+THE_VERBS = (
+    "the verbs are train, pack, verify, upload, fetch, doctor, selftest, bench, plan, evaluate, "
+    "predict, export, watch, report, explain, runs, track, prices, sweep, tickets, work, launch, "
+    "requeue, lease, show-config, show-batch"
+)
+
+
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
@@ -143,12 +150,12 @@ def test_the_verb_may_come_after_flags(words: str, capsys: pytest.CaptureFixture
         ("pakc", "did you mean 'pack'?"),
         ("explian", "did you mean 'explain'?"),
         ("show_config", "did you mean 'show-config'?"),
-        (
-            "xyzzy",
-            "the verbs are train, pack, verify, upload, fetch, doctor, selftest, bench, plan, "
-            "evaluate, predict, export, watch, report, explain, runs, track, prices, sweep, "
-            "tickets, work, launch, requeue, lease, show-config, show-batch",
-        ),
+        ("show", "did you mean 'show-config' or 'show-batch'?"),
+        ("config", "did you mean 'show-config'?"),
+        ("eval", "did you mean 'evaluate'?"),
+        ("validate", "did you mean 'evaluate'?"),
+        ("benchmark", "did you mean 'bench'?"),
+        *((word, THE_VERBS) for word in ("xyzzy", "serve", "resume", "prepare", "profile", "t")),
     ],
 )
 def test_an_unknown_verb_is_answered_with_the_nearest(

@@ -6,10 +6,13 @@ meant, where there is one.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from stoker.data.sources.layout import SPLIT_NAMES, Listing, is_hidden, is_image, split_of
@@ -21,6 +24,19 @@ LIKE_A_SPLIT = re.compile(
 )
 LOOKED_AT = 100
 """Folders that are looked at, at most, to find out whether one holds images."""
+MOST_NAMES = 1000
+"""Names that are compared with one that does not exist, at most."""
+
+
+def nothing_at(what: str, path: str) -> BadRequest:
+    """The error for a path that does not exist, with the name beside it that was probably meant."""
+    folder, name = os.path.split(path.rstrip("/"))
+    names: list[str] = []
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        names = [entry.name for entry in islice(entries, MOST_NAMES)]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    hint = f": did you mean '{shown(str(Path(folder) / near[0]))}'?" if near else ""
+    return BadRequest(f"no {what} at {shown(path)}{hint}")
 
 
 def require_classes(

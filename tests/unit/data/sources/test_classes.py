@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +14,9 @@ from packing import Member, as_folder, as_tar, jpeg
 from stoker.cli import main
 from stoker.data.dataset import Dataset
 from stoker.data.packing.pack import pack
-from stoker.data.sources.classes import class_parent
+from stoker.data.sources.classes import MOST_NAMES, class_parent, nothing_at
 from stoker.errors import BAD_REQUEST, BadRequest
+from stoker.text import shown
 
 PHOTO = jpeg(0, 0)
 
@@ -121,3 +123,39 @@ def test_classes_that_share_words_with_splits_are_classes(tmp_path: Path) -> Non
 )
 def test_the_folder_that_holds_several(paths: list[str], parent: str | None) -> None:
     assert class_parent(paths) == parent
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("photoz", "photos"),
+        ("photoz/", "photos"),
+        ("./photoz", "photos"),
+        ("sets/flowrs", "sets/flowers"),
+        ("photos-pakced", "photos-packed"),
+        ("birds", None),
+        ("sets/photos", None),
+        ("nowhere/photos", None),
+        ("x" * 5000, None),
+        ("", None),
+        ("pho\x1btos", "photos"),
+    ],
+)
+def test_a_path_that_does_not_exist_is_answered_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, meant: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("photos", "photos-packed", "sets/flowers", "b\x1b[31m"):
+        Path(name).mkdir(parents=True)
+    told = str(nothing_at("folder", typed))
+    assert told.startswith("no folder at ")
+    assert told.endswith(f": did you mean '{meant}'?" if meant else shown(typed))
+    assert "\x1b" not in told
+
+
+def test_a_folder_of_many_names_takes_no_time(tmp_path: Path) -> None:
+    for number in range(MOST_NAMES + 500):
+        (tmp_path / f"photos-{number}").touch()
+    began = time.monotonic()
+    nothing_at("folder", str(tmp_path / ("photos-" + "9" * 200)))
+    assert time.monotonic() - began < 5
