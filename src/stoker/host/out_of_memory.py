@@ -29,9 +29,15 @@ MESSAGES = re.compile(
 
 LAST_WORDS = re.compile(
     r"std::bad_alloc|Cannot allocate memory|MemoryError|can't allocate memory"
-    r"|Memory allocation still failed"
+    r"|Memory allocation still failed|cannot allocate memory for thread-local data"
+    r"|failed to map segment from shared object(?!: Operation not permitted)"
+    r"|cannot map zero-fill pages"
 )
 """What processes write to standard error that end without an exception, or could not start."""
+AT_A_LIMIT = re.compile(
+    r"^SystemError: |thread: Resource temporarily unavailable|can't start new thread", re.MULTILINE
+)
+"""What else a process writes whose memory is limited. Without a limit it has other causes."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -47,9 +53,11 @@ def says_so(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and MESSAGES.search(str(error)) is not None
 
 
-def log_says_so(text: str) -> bool:
-    """Whether the last words of a process say that memory ran out."""
-    return MESSAGES.search(text) is not None or LAST_WORDS.search(text) is not None
+def log_says_so(text: str, *, limited: bool = False) -> bool:
+    """Whether the last words of a process, with a limit on its memory or not, say that memory ran
+    out."""
+    patterns = (MESSAGES, LAST_WORDS, *([AT_A_LIMIT] if limited else []))
+    return any(pattern.search(text) for pattern in patterns)
 
 
 def chain_of(error: BaseException) -> Iterator[BaseException]:

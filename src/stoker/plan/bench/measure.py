@@ -12,6 +12,7 @@ its own, and nothing anywhere else.
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -322,7 +323,11 @@ def start_event(ranks: Ranks, loaders: Loaders) -> dict[str, Any]:
         "world": ranks.world,
         "local_world": ranks.local_world,
         "loading_threads": loaders.loader.threads,
-        "environment": {"cores": usable_cores(), "threads": torch.get_num_threads()},
+        "environment": {
+            "host": socket.gethostname(),
+            "cores": usable_cores(),
+            "threads": torch.get_num_threads(),
+        },
     }
 
 

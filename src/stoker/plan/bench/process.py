@@ -162,10 +162,15 @@ def failure(
     limits: CellLimits,
 ) -> tuple[str, str]:
     """The outcome of a cell without figures, and the reason in one line."""
+    says_so = partial(log_says_so, limited=limits.memory_gb > 0)
     for outcome in (NO_MEMORY, REFUSED):
-        for rank in ranks:
-            if rank and rank["outcome"] == outcome:
-                return outcome, rank["reason"] + limit_note(outcome, limits)
+        for rank in (rank for rank in ranks if rank):
+            if outcome == rank["outcome"] or (outcome == NO_MEMORY and says_so(rank["reason"])):
+                if outcome == REFUSED:
+                    return outcome, rank["reason"]
+                advises = rank["outcome"] == REFUSED  # of what it took for the cause
+                reason = "libraries and threads need more" if advises else rank["reason"]
+                return outcome, f"{reason}{limit_note(limits)}"
     last = last_line(log)
     if end is None:
         return CRASHED, f"the process that kept this cell {ending(code)} {last}".strip()
@@ -177,16 +182,16 @@ def failure(
     name = f"rank {number or 0}"
     if blamed_code == -signal.SIGKILL and end["killed_by_kernel"]:
         return NO_MEMORY, f"the kernel killed {name}: no memory was left"
-    if log_says_so(log):
-        return NO_MEMORY, f"{name}: {last}{limit_note(NO_MEMORY, limits)}"
+    if says_so(log):
+        return NO_MEMORY, f"{name}: {last}{limit_note(limits)}"
     reason = next((rank["reason"] for rank in ranks if rank and rank["outcome"] == CRASHED), last)
-    return CRASHED, f"{name} {ending(blamed_code)}{f': {reason}' if reason else ''}"
+    words = f": {reason}" if reason else ""  # a limit ends some processes without a word
+    return CRASHED, f"{name} {ending(blamed_code)}{words}{limit_note(limits)}"
 
 
-def limit_note(outcome: str, limits: CellLimits) -> str:
+def limit_note(limits: CellLimits) -> str:
     """How much memory a process was allowed, where that was limited."""
-    is_limited = outcome == NO_MEMORY and limits.memory_gb
-    return f" (--memory-limit {limits.memory_gb:g} GB)" if is_limited else ""
+    return f" (--memory-limit {limits.memory_gb:g} GB)" if limits.memory_gb else ""
 
 
 def ending(code: int) -> str:

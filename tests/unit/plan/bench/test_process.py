@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench_results import CELL
 from golden import check_golden
-from stoker.plan.bench.process import CellLimits, row_of_folder
+from stoker.plan.bench.measure import start_event
+from stoker.plan.bench.process import CellLimits, failure, row_of_folder
 from stoker.plan.bench.rows import BenchRow
 
 LIMITS = CellLimits(50, 5, 60.0, 2.0)
@@ -69,6 +72,13 @@ def row_of(
     return row_of_folder(folder, replace(CELL, ranks=count), code, LIMITS, 12.0)
 
 
+def test_a_rank_names_its_machine() -> None:
+    """A verdict on a slow rank once read: rank 1 on : it takes ..."""
+    ranks: Any = SimpleNamespace(world=2, local_world=2)
+    loaders: Any = SimpleNamespace(loader=SimpleNamespace(threads=1))
+    assert start_event(ranks, loaders)["environment"]["host"] == socket.gethostname()
+
+
 def test_figures_of_a_rank(tmp_path: Path) -> None:
     row = row_of(tmp_path / "a", 0, end(0), [rank_figures()])
     assert row.outcome == "ok" and row.figures is not None
@@ -112,6 +122,46 @@ def test_ends_golden(tmp_path: Path) -> None:
         assert row.figures is None
         lines += [f"{name}:", f"  {row.outcome}: {row.reason}"]
     check_golden("bench_ends", lines)
+
+
+DEAD = (
+    "ImportError: libarrow.so.2600: cannot map zero-fill pages",
+    "ImportError: /x/torch/_C.so: failed to map segment from shared object",
+    "cannot allocate memory for thread-local data: ABORT",
+)
+"""The last words of processes that a limit ended, whatever the program was doing."""
+LIMITED = (
+    "SystemError: error return without exception set",
+    "RuntimeError: can't start new thread",
+    "set/train/index.parquet is damaged (Unknown error: Failed to launch worker thread: Resource "
+    "temporarily unavailable): remove the set, then pack it again",
+)
+
+
+@pytest.mark.parametrize("words", [*DEAD, *LIMITED])
+@pytest.mark.parametrize("outcome", ["crashed", "refused", None])
+@pytest.mark.parametrize("memory_gb", [0.8, 0.0])
+def test_the_words_of_a_process_at_its_limit(
+    tmp_path: Path, words: str, outcome: str | None, memory_gb: float
+) -> None:
+    code = 2 if outcome == "refused" else 1
+    ranks = [{"outcome": outcome, "reason": words}] if outcome else [None]
+    log = f"Traceback (most recent call last):\n{words}\n"
+    found, reason = failure(end(code), ranks, log, code, CellLimits(50, 5, 60.0, memory_gb))
+    if memory_gb or words in DEAD:
+        assert found == "out of memory"
+    else:
+        assert found == (outcome or "crashed")
+    assert words in reason or (outcome, found) == ("refused", "out of memory")
+    assert "remove the set" not in reason or found == "refused" or outcome != "refused"
+    assert ("(--memory-limit 0.8 GB)" in reason) == bool(memory_gb)
+
+
+def test_a_disk_that_refuses_programs_is_no_lack_of_memory(tmp_path: Path) -> None:
+    log = (
+        "ImportError: /tmp/x.so: failed to map segment from shared object: Operation not permitted"
+    )
+    assert failure(end(1), [None], log, 1, LIMITS)[0] == "crashed"
 
 
 def test_the_rank_without_memory_is_named_beside_one_that_noticed(tmp_path: Path) -> None:
