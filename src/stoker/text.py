@@ -110,6 +110,11 @@ def seconds(value: float) -> str:
     return f"{value:.{digits}f} s"
 
 
+def rough(value: float, digits: int) -> str:
+    """A rough number, such as 0.12, 2.2 or 1,300 of two digits: never 1.3e+03."""
+    return f"{float(f'{value:.{digits}g}'):,.15g}"
+
+
 def size(count: float) -> str:
     """A number of bytes, such as 512 B, 1.2 MB or 3.4 GB."""
     if count < 1000:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.text import bar, clock, plural, size, sparkline
+from stoker.text import bar, clock, plural, rough, size, sparkline
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,22 @@ from stoker.text import bar, clock, plural, size, sparkline
 )
 def test_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.123, 2, "0.12"),
+        (2.0, 2, "2"),
+        (2.18, 2, "2.2"),
+        (128.4, 2, "130"),
+        (3880, 3, "3,880"),
+        (1.23456e9, 3, "1,230,000,000"),
+        (0, 2, "0"),
+    ],
+)
+def test_rough(value: float, digits: int, text: str) -> None:
+    assert rough(value, digits) == text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -170,8 +170,7 @@ class RunHistory:
 
     @property
     def best(self) -> Event | None:
-        """The evaluation with the best accuracy; of equal ones the first."""
-        return max(self.evaluations, key=lambda e: e["top1"] / e["images"], default=None)
+        return best_of(self.evaluations)
 
     @property
     def start(self) -> Event | None:
@@ -261,6 +260,12 @@ class RunFollower:
             reader = self._readers[attempt, rank] = RowReader(path, self.run.damage, tail=tail)
         needs_probes = partial(self._history.needs_probes, attempt, rank)
         return reader.read(self._history.lost_from[attempt], needs_probes)
+
+
+def best_of(evaluations: Iterable[Event]) -> Event | None:
+    """The evaluation with the best accuracy; of equal ones the first, though the checkpoint `best`
+    is that of the latest. None for none."""
+    return max(evaluations, key=lambda event: event["top1"] / event["images"], default=None)
 
 
 def history_of(run: Run) -> RunHistory:

@@ -303,7 +303,7 @@ def straggler(facts: Facts) -> Claim | None:
     lost_s = slow.parts[part] - usual_s[part]
     details = {
         "rank": slow.rank,
-        "host": slow.host,
+        "host": slow.host or "its machine",
         "rank_s": slow.own_s,
         "others_s": others_s,
         "part": part,

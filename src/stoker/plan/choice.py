@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from stoker.errors import BadRequest
 from stoker.plan.frontier import frontier
 from stoker.plan.machines import MachinePlan
+from stoker.text import rough
 
 FASTER = "stoker plan without --here shows faster machines"
 
@@ -48,7 +49,7 @@ def require_within(plan: MachinePlan, deadline: float, budget: float | None) -> 
     """Raise BadRequest where a plan does not end in time or within the budget at worst."""
     if plan.hours and plan.hours.high > deadline:
         raise BadRequest(
-            f"it may take {plan.hours.high:.2g} h here, more than --deadline: {FASTER}"
+            f"it may take {rough(plan.hours.high, 2)} h here, more than --deadline: {FASTER}"
         )
     if budget is None:
         return
@@ -66,7 +67,7 @@ def name_of(plan: MachinePlan) -> str:
 
 def text(plan: MachinePlan, *, spot: bool) -> str:
     hours, dollars = cost(plan, spot=spot)
-    return f"{hours:.2g} h, ${dollars:,.2f}"
+    return f"{rough(hours, 2)} h, ${dollars:,.2f}"
 
 
 def best_of(

@@ -66,13 +66,16 @@ def select_offers(
         near = nearest(gpu, gpus)
         hint = f"did you mean '{near}'?" if near else f"there are {', '.join(gpus)}"
         raise BadRequest(f"no machine with the GPU '{shown(gpu)}': {hint}")
-    answers = [
+    fitting = [
         offer
         for offer in offers
-        if provider in ("", offer.provider)
-        and (not gpu or is_gpu(offer.gpu, gpu))
-        and offer.cheapest <= most
+        if provider in ("", offer.provider) and (not gpu or is_gpu(offer.gpu, gpu))
     ]
+    if not fitting:
+        own = ", ".join(sorted({offer.gpu for offer in offers if offer.provider == provider}))
+        raise BadRequest(f"{provider} has no machine with the GPU '{shown(gpu)}': it has {own}")
+    answers = [offer for offer in fitting if offer.cheapest <= most]
     if not answers:
-        raise BadRequest("no machine is that cheap: raise --max-price, or leave out another flag")
+        least = min(offer.cheapest for offer in fitting)
+        raise BadRequest(f"the cheapest costs ${least:,.4g} an hour: raise --max-price")
     return answers

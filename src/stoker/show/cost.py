@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from stoker.history.history import best_of
 from stoker.price.hourly import HourlyPrice
 from stoker.price.ledger.cost import RunCost, cost_of
 from stoker.price.ledger.rank_time import CATEGORIES
 from stoker.run.directory import Run
-from stoker.run.kinds import Event
 from stoker.text import clock, one_line, shown
 
 WORTH_NAMING = 0.005
@@ -73,17 +73,11 @@ def units_line(run: Run, cost: RunCost) -> list[str]:
     if starts and starts[-1]["samples"] and done:
         epochs = done / starts[-1]["samples"]
         parts.append(f"{money(cost.total / epochs)} an epoch")
-    if best := best_evaluation(run):
+    if best := best_of(run.merged("evaluation")):
         share = best["top1"] / best["images"]
         dollars = dollars_at_evaluation(cost, best["position"])
         parts.append(f"{money(dollars)} up to the best top-1 of {share:.2%}")
     return [f"  {'; '.join(parts)}"] if parts else []
-
-
-def best_evaluation(run: Run) -> Event | None:
-    """The first evaluation with the best accuracy."""
-    evaluations = run.merged("evaluation")
-    return max(evaluations, key=lambda event: event["top1"] / event["images"], default=None)
 
 
 def dollars_at_evaluation(cost: RunCost, position: int) -> float:

@@ -118,18 +118,16 @@ def trouble_lines(history: RunHistory) -> list[str]:
 
 def result_lines(history: RunHistory, with_top5: bool) -> list[str]:
     """The latest accuracy, the best one and the curve."""
-    evaluations = history.evaluations
-    if not evaluations:
+    evaluations, best = history.evaluations, history.best
+    if not best:
         return ["not evaluated yet"]
     shares = [event["top1"] / event["images"] for event in evaluations]
-    # Of equal ones the latest, which is the one that the run keeps.
-    best = max(range(len(evaluations)), key=lambda number: (shares[number], number))
     last = evaluations[-1]
     top5 = f", top-5 {last['top5'] / last['images']:.2%}" if with_top5 else ""
     return [
         f"top-1 {shares[-1]:.2%}{top5} on "
         f"{plural(last['images'], 'image')} at epoch {last['epoch']:.2f}; best "
-        f"{shares[best]:.2%} at epoch {evaluations[best]['epoch']:.2f}",
+        f"{best['top1'] / best['images']:.2%} at epoch {best['epoch']:.2f}",
         f"top-1  {sparkline(shares)}  {min(shares):.0%} to {max(shares):.0%}",
     ]
 

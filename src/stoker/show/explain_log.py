@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stoker.measure.logs.runs import MOST_RANKS, MOST_RUNS, Log, LoggedRun
 from stoker.measure.logs.verdict import few_stretches_wait, hides_wait, verdict_of_log
 from stoker.measure.verdict import Verdict
-from stoker.text import plural
+from stoker.text import plural, rough
 
 CANNOT_TELL = (
     "such a log does not show reading or decoding, the network port or idle time inside a step; "
@@ -82,7 +82,7 @@ def misleading_lines(run: LoggedRun) -> list[str]:
     if hides_wait(run):
         most_s, lines = max(typical_s, 0.1 * wait_s), run.waits.total()
         short = sum(count for line_s, count in run.waits.items() if line_s <= most_s)
-        worst = f"{plural(lines, 'line')} show no more, the worst {max(run.waits):.3g} s"
+        worst = f"{plural(lines, 'line')} show no more, the worst {rough(max(run.waits), 3)} s"
         text += f": {short:,} of {worst}" if short < lines else ": no line shows the waits"
     if few_stretches_wait(run):
         waiting = sum(stretch.wait_s > wait_s for stretch in run.stretches)
@@ -103,4 +103,4 @@ def comparison(runs: Sequence[LoggedRun], verdicts: Sequence[Verdict | None]) ->
     fastest, slowest = min(rows), max(rows)
     ratio = slowest[0] / fastest[0]
     batch = "at the same batch size" if None not in sizes else "if the batch sizes are equal"
-    return [f"run {fastest[1]} is {ratio:.2g} times as fast as run {slowest[1]}, {batch}"]
+    return [f"run {fastest[1]} is {rough(ratio, 2)} times as fast as run {slowest[1]}, {batch}"]

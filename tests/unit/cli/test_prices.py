@@ -149,8 +149,13 @@ def test_a_refresh_is_used_until_it_is_damaged(
 
 MISTAKES = (
     "--gpu A101x",
+    "--gpu MI300X",
+    "--gpu h10O",
     "--provider acme",
     "--max-price 0.001",
+    "--gpu V100-16GB --provider aws",
+    "--gpu V100-16GB --provider aws --max-price 99",
+    "--gpu V100-16GB --max-price 0.1",
     "--max-price 0",
     "--on-day yesterday",
     "--on-day 2026-05-01",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stoker.measure.facts import Facts, RankFacts
 from stoker.measure.spans import PARTS
 from stoker.measure.verdict import AFTER_CORE, AFTER_LOCK, RULES, Verdict, verdict_of
-from stoker.measure.verdict_text import ACTIONS, EVIDENCE, NAMES
+from stoker.measure.verdict_text import ACTIONS, EVIDENCE, NAMES, sentences
 
 TRAINING = {"to_device": 0.001, "forward": 0.03, "backward": 0.06, "optimiser": 0.005}
 """The parts of a step of nearly a tenth of a second."""
@@ -301,6 +301,12 @@ class TestStraggler:
         assert (details["rank"], details["host"], details["part"]) == (1, "box1", "forward")
         assert (details["part_s"], details["others_part_s"]) == (0.10, 0.03)
         assert verdict.without_s == pytest.approx(0.098, abs=1e-3)
+
+    def test_a_machine_without_a_name_is_called_so(self) -> None:
+        verdict = verdict_on(facts(replace(self.waits, host=""), replace(self.slow, host="")))
+        told = sentences("straggler", verdict.claim.details)
+        assert told["words"] == "one slow rank: rank 1 on its machine"
+        assert told["action"].startswith("check its machine for other jobs")
 
     def test_with_what_its_machine_says(self) -> None:
         slow = replace(self.slow, slowdowns={"throttled_share": 0.31})

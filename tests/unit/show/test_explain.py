@@ -93,6 +93,19 @@ def shares(text: str) -> dict[str, float]:
     return {name: float(share) for name, share in rows}
 
 
+def test_of_equal_best_evaluations_the_first_is_named(run: Run) -> None:
+    """As by `stoker report`, `stoker watch` and the lines of `stoker train`."""
+    attempt = Attempt(run)
+    for hits in (25, 50, 50, 50):
+        attempt.train(10).evaluate(hits)
+    attempt.end("finished", checkpoint=5.0)
+    assert "top-1 100.00%" in story(run)
+    assert "at epoch 4.00; best 100.00% at epoch 2.00" in story(run)
+    best = history_of(run).best
+    assert best is not None
+    assert best["epoch"] == 2.0
+
+
 def test_a_finished_run(run: Run) -> None:
     Attempt(run).train(20).evaluate(30).train(20).evaluate(25).end("finished", checkpoint=5.0)
     text = story(run)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stoker.plan.bench.rows import ENOUGH, BenchRow
-from stoker.text import clock
+from stoker.text import clock, rough
 
 ROUNDING = 0.005
 """The share by which two figures may differ because each was rounded to three digits."""
@@ -105,7 +105,7 @@ def precision_notes(rows: Sequence[BenchRow]) -> list[str]:
             continue
         factor = row.speed.median / other.speed.median
         slower = row.speed.high < other.speed.low
-        words = f"{1 / factor:.2g} times as slow as" if slower else "no faster than"
+        words = f"{rough(1 / factor, 2)} times as slow as" if slower else "no faster than"
         notes.append(f"{row.cell.label()}: {words} fp32 on this machine; use fp32 here")
     return notes
 

@@ -18,7 +18,7 @@ from stoker.history.usage import Usage
 from stoker.measure.spans import APART, PARTS
 from stoker.show.explain import LABELS
 from stoker.show.report.facts import RunFacts
-from stoker.text import printable, size
+from stoker.text import printable, seconds, size
 
 MOST_POINTS = 300
 MOST_LINES = 8
@@ -308,7 +308,7 @@ def part_bars(facts: RunFacts) -> Bars:
         BarRow(
             LABELS.get(part, part),
             ledger.parts[part],
-            (f"{1000 * ledger.parts[part] / steps:.3g} ms", as_share(share)),
+            (seconds(ledger.parts[part] / steps), as_share(share)),
         )
         for part in PARTS
         if part not in APART

@@ -66,7 +66,7 @@ def top1(event: Event) -> float:
 
 def points_of(change: float) -> str:
     """A change of a share, such as +1.2 points."""
-    return f"{100 * change:+.1f} points"
+    return f"{round(100 * change, 1) + 0.0:+.1f} points"  # + 0.0: no "-0.0"
 
 
 def fully_trained(facts: RunFacts) -> Question:
@@ -76,7 +76,7 @@ def fully_trained(facts: RunFacts) -> Question:
     if not evaluations:
         missing = "It cannot be known: the run has no evaluation, so nothing shows what it learned."
         return Question(title, missing, tuple(evidence))
-    trend = last_third(evaluations)
+    trend, last = last_third(evaluations), evaluations[-1]
     evidence.append(evaluation_table(evaluations))
     is_complete = 0 < facts.steps_planned <= facts.history.steps
     if trend is None:
@@ -87,20 +87,27 @@ def fully_trained(facts: RunFacts) -> Question:
             "--eval-every makes more.",
         )
         answer = (
-            "Perhaps: the schedule is complete, but there are too few evaluations to see whether "
-            "the accuracy still rose."
+            "Perhaps: the schedule is complete, but too few evaluations show whether it still rose."
             if is_complete
             else "No: the schedule is not complete."
         )
-        return Question(title, answer, tuple(evidence))
-    change, noise = trend
-    evidence.insert(
-        0,
-        f"The accuracy moved by {points_of(change)} over the last third of the run, by a straight "
-        f"line through its evaluations. Two standard errors of one evaluation are "
-        f"{100 * noise:.1f} points; less than that is noise.",
-    )
-    return Question(title, trained_answer(change, noise, is_complete), tuple(evidence))
+    else:
+        change, noise = trend
+        evidence.insert(
+            0,
+            f"The accuracy moved by {points_of(change)} over the last third of the run, by a "
+            f"straight line through its evaluations. Up to {100 * noise:.1f} points are noise: two "
+            "standard errors of one evaluation, at least one image.",
+        )
+        answer = trained_answer(change, noise, is_complete)
+        if abs(change) <= noise and top1(last) - noise <= 1 / max(len(facts.record["classes"]), 1):
+            answer = f"No: {top1(last):.1%} is no more than guessing, and did not rise."
+    if last["top1"] >= last["images"]:
+        answer = (
+            f"Yes, as far as its evaluation can show: all {last['images']:,} images are right. "
+            "More, or harder ones, would show whether it still learns."
+        )
+    return Question(title, answer, tuple(evidence))
 
 
 def trained_answer(change: float, noise: float, is_complete: bool) -> str:
@@ -119,8 +126,8 @@ def trained_answer(change: float, noise: float, is_complete: bool) -> str:
 
 
 def last_third(evaluations: Sequence[Event]) -> tuple[float, float] | None:
-    """How the accuracy moved over the last third of the run, and two standard errors of one
-    evaluation; None where there are too few."""
+    """How the accuracy moved over the last third of the run, and how much of that may be noise: two
+    standard errors of one evaluation, at least one image. None where there are too few."""
     end = evaluations[-1]["position"]
     late = [event for event in evaluations if event["position"] >= LAST_PART * end]
     if len(late) < ENOUGH_EVALUATIONS:
@@ -128,8 +135,9 @@ def last_third(evaluations: Sequence[Event]) -> tuple[float, float] | None:
     places = np.array([event["position"] for event in late], float) / max(end, 1)
     shares = np.array([top1(event) for event in late])
     slope = float(np.polyfit(places, shares, 1)[0])
-    share, images = top1(late[-1]), late[-1]["images"]
-    return slope * float(places[-1] - places[0]), 2 * math.sqrt(share * (1 - share) / images)
+    share, images = min(top1(late[-1]), 1.0), late[-1]["images"]
+    noise = max(2 * math.sqrt(share * (1 - share) / images), 1 / images)
+    return slope * float(places[-1] - places[0]), noise
 
 
 def schedule_text(facts: RunFacts) -> str:

@@ -12,6 +12,7 @@ from stoker.host.out_of_memory import is_out_of_memory
 from stoker.measure import ports
 from stoker.measure.trials.link import max_over_ranks
 from stoker.recipe.schedule import Batch
+from stoker.text import rough
 from stoker.train.passes import buffers_restored
 from stoker.train.step import Step
 from stoker.train.trials.larger_batch import time_pass
@@ -47,10 +48,10 @@ def too_slow(step: Step, bytes_per_s: float, send_cpu: float) -> str:
     )
     return (
         f"the link between the machines is too slow for this run: {world} ranks need "
-        f"{sent / bytes_per_s:.2g} s to exchange a gradient of {gradient / 1e6:.3g} MB at "
-        f"{mbit:,.0f} Mbit/s{looks}, and {compute_s:.2g} s to compute a step: at least {share:.0%} "
-        f"of each step would be waiting; {wider}a larger --batch-size exchanges less often; --yes "
-        "trains anyway"
+        f"{rough(sent / bytes_per_s, 2)} s to exchange a gradient of {rough(gradient / 1e6, 3)} MB "
+        f"at {mbit:,.0f} Mbit/s{looks}, and {rough(compute_s, 2)} s to compute a step: at least "
+        f"{share:.0%} of each step would be waiting; {wider}a larger --batch-size exchanges less "
+        "often; --yes trains anyway"
     )
 
 

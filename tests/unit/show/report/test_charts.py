@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,13 @@ def test_parts_of_a_step_add_up(facts: RunFacts) -> None:
     total = sum(row.value for row in bars.rows)
     assert total == pytest.approx(facts.history.ledger.training_s)
     assert len(PageReader(bars_figure(bars)).named("rect")) == len(bars.rows)
+
+
+def test_a_long_step_is_told_in_seconds(facts: RunFacts) -> None:
+    slow = deepcopy(facts)
+    parts = slow.history.ledger.parts
+    parts["backward"] = 3.88 * sum(point.count for point in slow.history.points)
+    assert part_bars(slow).rows[0].texts[0] == "3.88 s"
 
 
 def test_machines_are_drawn_with_their_pauses(facts: RunFacts) -> None:

@@ -91,6 +91,29 @@ def test_a_curve_that_falls_is_past_its_best(tmp_path: Path) -> None:
     assert fully_trained(trained(tmp_path, falling)).answer.startswith("It is past its best")
 
 
+@pytest.mark.parametrize(
+    ("shares", "opening"),
+    [
+        ([400, 800, 900, *[1000] * 7], "Yes, as far as its evaluation can show: all 1,000 images"),
+        ([900, 940, 950, 960, 970, 980, 985, 990, 995, 1000], "Yes, as far as its evaluation"),
+        ([1000], "Yes, as far as its evaluation can show"),
+        ([400, 800, *[999] * 8], "Yes, as far as this recipe goes: the accuracy moved by only 0.0"),
+        ([990, 995, *[999] * 7, 1000], "Yes, as far as its evaluation can show"),
+        ([1000] * 9 + [1200], "Yes, as far as its evaluation can show"),
+        ([0] * 10, "No: 0.0% is no more than guessing"),
+        ([502, 499, *[500] * 8], "No: 50.0% is no more than guessing"),
+        ([100, *[500 + 30 * n for n in range(9)]], "Not yet: the accuracy still rose"),
+    ],
+)
+def test_a_curve_at_the_ceiling_or_flat(tmp_path: Path, shares: list[int], opening: str) -> None:
+    """A curve without noise of its own once rose, or fell, by 0.0 points."""
+    made = trained(tmp_path, shares)
+    change_record(made.run, classes=["a", "b"])
+    question = fully_trained(facts(made.run))
+    assert question.answer.startswith(opening)
+    assert "-0.0 points" not in str(question)
+
+
 def test_a_schedule_that_is_cut_short_is_said(tmp_path: Path) -> None:
     flat = [700] * 10
     question = fully_trained(trained(tmp_path, flat, steps=60))
