@@ -143,7 +143,7 @@ def test_a_node_leaves_on_request_and_listens_on_its_own_address(
 
 
 def test_a_run_on_a_slow_link_needs_consent(site: Site) -> None:
-    """Nothing is trained without --yes; a run that is resumed does not need it."""
+    """Nothing is trained without --yes; a larger batch after a refusal needs no consent."""
     for machine in site.machines:
         machine.rate("10mbit")
     flags = ("--nodes", "2", "--model", "resnet9_w16", "--epochs", "1", "--eval-every", "1")
@@ -156,6 +156,8 @@ def test_a_run_on_a_slow_link_needs_consent(site: Site) -> None:
         assert "Traceback" not in printed
     assert not site.run.steps()
 
+    # The advice of the refusal is followed: nothing was trained that --allow-change could keep.
     # A yes on one of them is enough.
+    flags += ("--batch-size", str(2 * BATCH))
     site.finish(site.start(0, *flags), site.start(1, *flags, yes=False))
-    assert len(list(site.run.steps())) == IMAGES / BATCH
+    assert len(list(site.run.steps())) == IMAGES / BATCH / 2

@@ -7,7 +7,7 @@ meaning). Pure functions of plain values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +64,14 @@ class ChangedRecipe(BadRequest):
         return self._lines
 
 
-def require_consent(run: str, differences: list[Change], allowed: Collection[str]) -> None:
-    """Raise BadRequest, with all differences, where one is fixed, or needs consent and has none."""
+def require_consent(
+    run: str,
+    differences: list[Change],
+    allowed: Collection[str],
+    has_trained: Callable[[], bool] = lambda: True,
+) -> None:
+    """Raise BadRequest, with all differences, where one is fixed, or needs consent and has none. A
+    run that has not trained yet needs no consent."""
     unknown = [name for name in allowed if name not in SPECS]
     if unknown:
         raise BadRequest(f"--allow-change {unknown[0]}: the recipe has no such key")
@@ -73,7 +79,7 @@ def require_consent(run: str, differences: list[Change], allowed: Collection[str
     need_consent = [name for name, kind in kinds.items() if kind == CONSENT]
     if FIXED in kinds.values():
         advice = "name another --run"
-    elif set(need_consent) <= set(allowed):
+    elif set(need_consent) <= set(allowed) or not has_trained():
         return
     else:
         advice = f"name another --run, or accept with --allow-change {','.join(need_consent)}"

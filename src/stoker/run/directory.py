@@ -175,7 +175,7 @@ class Run:
                 f"{class_difference(record['classes'], dataset.classes)}: name another --run"
             )
         differences = changes(self.values, recipe.values())
-        require_consent(str(self.path), differences, allowed)
+        require_consent(str(self.path), differences, allowed, lambda: self.has_trained)
         return differences
 
     def change_recipe(self, recipe: Recipe, recipe_toml: str, position: int, step: int) -> None:
@@ -338,6 +338,12 @@ class Run:
     def steps_made(self) -> int:
         """How many steps the run has made so far."""
         return max((row["last"] + 1 for row in self.step_rows()), default=0)
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a step was made: it is on record or in a checkpoint, or the run was pruned."""
+        saved = (item.name.lstrip("0")[:1] for item in (self.path / "checkpoints").glob("[0-9]*"))
+        return bool(self.masks) or any(map(str.isdecimal, saved)) or self.steps_made > 0
 
     def merged(self, kind: str, rank: int = 0) -> list[Event]:
         """The events of a kind that an uninterrupted run would have written, one per position."""

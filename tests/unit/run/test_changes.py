@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from priced_runs import start, step, write
 from run_records import record
+from stoker.commit import write_json
 from stoker.errors import BadRequest
 from stoker.recipe.changes import HARMLESS
 from stoker.recipe.recipe import Phase, Recipe
@@ -39,6 +41,7 @@ def run(tmp_path: Path) -> Run:
         digest=FIRST.digest(),
     )
     begun.create(made, "lr = 0.5\n")
+    (begun.path / "checkpoints" / "000000010").mkdir(parents=True)
     return begun
 
 
@@ -65,9 +68,53 @@ class TestRecipeChanges:
         assert (found.before, found.after) == (0.5, 0.1)
 
     def test_comparing_writes_nothing(self, run: Run) -> None:
-        before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+        before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
         run.recipe_changes(with_lr(0.1), Images(), allowed=["lr"])
-        assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
+        after = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+        assert after == before
+
+    @pytest.mark.parametrize(
+        ("names", "trained"),
+        [
+            ([], False),
+            (["000000000"], False),
+            (["000000000-2", "000000000.torn", "rehearsal"], False),
+            (["000000001"], True),
+            (["000000000", "000000120.torn"], True),
+            (["000000120.diverged"], True),
+            (["1000000000"], True),
+        ],
+    )
+    def test_before_a_step_nothing_needs_consent(
+        self, run: Run, names: list[str], trained: bool
+    ) -> None:
+        (run.path / "checkpoints" / "000000010").rmdir()
+        for name in names:
+            (run.path / "checkpoints" / name).mkdir()
+        write(run, 1, 0, [start()])
+        assert run.has_trained == trained
+        if trained:
+            with pytest.raises(BadRequest, match=r"--allow-change lr$"):
+                run.recipe_changes(with_lr(0.1), Images())
+        else:
+            (found,) = run.recipe_changes(with_lr(0.1), Images())
+            assert found.name == "lr"
+            with pytest.raises(BadRequest, match="no such key"):
+                run.recipe_changes(with_lr(0.1), Images(), allowed=["learning_rate"])
+            other_seed = Recipe(lr=0.5, epochs=10, phases=FIRST.phases, seed=3)
+            with pytest.raises(BadRequest, match=r"name another --run$"):
+                run.recipe_changes(other_seed, Images())
+
+    def test_a_step_whose_checkpoint_is_lost_was_made(self, run: Run) -> None:
+        (run.path / "checkpoints" / "000000010").rmdir()
+        write(run, 1, 0, [start(), step(0)])
+        assert run.has_trained
+
+    def test_a_pruned_run_was_trained(self, run: Run) -> None:
+        (run.path / "checkpoints" / "000000010").rename(run.path / "checkpoints" / "000000000")
+        assert not run.has_trained
+        write_json(run.path / "run.json", {**run.record, "masks": {"digest": "f00d", "step": 0}})
+        assert run.has_trained
 
     def test_other_images_are_refused_whatever_was_agreed_on(self, run: Run) -> None:
         other = Images("beef", ["cat", "dog", "owl"])

@@ -16,10 +16,13 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 from stoker.data.dataset import Dataset
+from stoker.data.loading.stored_size import check_sizes
 from stoker.data.shards import print_note
 from stoker.errors import BadRequest, Interrupted, StokerError
 from stoker.fleet.launcher import ELASTIC, is_rank, joins_others
 from stoker.recipe.changes import CONSENT, Change
+from stoker.recipe.changes import changes as changes_of
+from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, show_config
 from stoker.recipe.schedule import Timeline, cuts
 from stoker.run.directory import Run, RunInUse
@@ -98,6 +101,7 @@ def train(
             mirror = open_mirror(run, ranks)
             if mirror:
                 leaving.push(lambda kind, *_: mirror.close(failed=kind is not None))
+            check_new_sizes(run, recipe, dataset)
             prepared = prepare(dataset, recipe, ranks, recorded_input(run))
             inputs = AttemptInputs(prepared, run, ranks, stop, options, reader, mirror=mirror)
             del prepared  # so that inputs can free the model
@@ -116,6 +120,15 @@ def train(
                 inputs.meet_at_end()
                 return outcome
             inputs.build_again()
+
+
+def check_new_sizes(run: Run, recipe: Recipe, dataset: Dataset) -> None:
+    """Raise BadRequest for sizes that a set does not allow, unless the run has them already: it
+    began when any were allowed."""
+    values = run.values if run.exists else {}
+    names = {change.name for change in changes_of(values, recipe.values())}
+    if not values or names & {"batch_size", "image_size", "phases"}:
+        check_sizes(recipe, dataset.split("train"))
 
 
 def open_run(inputs: AttemptInputs, resolved: Resolved, allowed: Collection[str]) -> list[Change]:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from golden import check_golden
-from stoker.data.loading.stored_size import enlarged_note
+from stoker.data.loading.stored_size import check_sizes, enlarged_note
+from stoker.errors import BadRequest
+from stoker.recipe.recipe import Phase, Recipe
 
 DEFAULT = {"codec": "jpeg", "max_side": 500, "min_side": 0}
 Sizes = list[tuple[int, int]]
@@ -52,3 +54,51 @@ def test_notes_golden() -> None:
         "original": note([(500, 375)] * 4, 448, "original"),
     }
     check_golden("loading_stored_size", [f"{name}: {text}" for name, text in notes.items()])
+
+
+PHASES = (
+    Phase(from_epoch=0, image_size=16, batch_size=100),
+    Phase(from_epoch=1, image_size=2000, batch_size=8),
+)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sizes", "told"),
+    [
+        (Recipe(batch_size=5, image_size=64), [(64, 64)] * 5, ""),
+        (
+            Recipe(batch_size=6, image_size=64),
+            [(64, 64)] * 5,
+            "a batch of 6 images is more than the training set, which has 5 images: lower "
+            "--batch-size",
+        ),
+        (Recipe(batch_size=2, image_size=1024), [(64, 90)] * 5, ""),
+        (
+            Recipe(batch_size=2, image_size=3000),
+            [(90, 64)] * 5,
+            "image_size = 3,000 enlarges the images 47 times: their shorter side has 64 px "
+            "(median), and 16 times is the most: lower --image-size",
+        ),
+        (Recipe(batch_size=2, image_size=17), [(1, 0)] * 5, "enlarges the images 17 times"),
+        (Recipe(epochs=2, phases=PHASES), [(64, 64)] * 99, "a batch of 100 images"),
+        (Recipe(epochs=2, phases=PHASES), [(64, 64)] * 100, "image_size = 2,000 enlarges"),
+        (Recipe(epochs=2, phases=PHASES), [(500, 375)] * 100, ""),
+        (Recipe(batch_size=1), [], "which has 0 images"),
+    ],
+)
+def test_sizes_that_a_set_does_not_have(recipe: Recipe, sizes: Sizes, told: str) -> None:
+    columns = np.array(sizes, np.int32).reshape(-1, 2).T
+    split: Any = Split([0] * len(sizes))
+    split.rows = SimpleNamespace(some_sizes=lambda: (columns[0], columns[1]))
+    if not told:
+        check_sizes(recipe, split)
+    else:
+        with pytest.raises(BadRequest) as refused:
+            check_sizes(recipe, split)
+        assert told in str(refused.value)
+
+
+class Split(list[int]):
+    """As many samples as it has items."""
+
+    rows: Any = None

@@ -29,7 +29,7 @@ from stoker.run.events import Event
 from stoker.survive.checkpoints import Checkpoints
 from stoker.survive.stopping import StopRequest, listening
 from stoker.train import process_group
-from stoker.train.attempt import session
+from stoker.train.attempt import assembly, session
 from stoker.train.attempt.end import FINISHED, INTERRUPTED
 from stoker.train.attempt.session import train
 from stoker.train.device import WORKSPACE
@@ -200,6 +200,10 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+def raise_bad_request() -> None:
+    raise BadRequest("the link is too slow")
+
+
 def request_stop(stop: StopRequest, when: Callable[[Event], bool]) -> Callable[[Event], None]:
     """A listener that requests a stop at an event."""
 
@@ -368,6 +372,28 @@ class TestRefusal:
             train(data, recipe(**mistake), tmp_path / "new")
         assert train(data, recipe(), tmp_path / "new") == FINISHED
 
+    @pytest.mark.parametrize(
+        ("sizes", "named"),
+        [({"batch_size": 61}, "has 60 images"), ({"image_size": 129}, "their shorter side has 8")],
+    )
+    def test_of_sizes_that_the_set_does_not_have(
+        self, data: Path, tmp_path: Path, run: Path, sizes: dict[str, int], named: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        with pytest.raises(BadRequest, match=named):
+            train(data, recipe(**sizes), tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+        with pytest.raises(BadRequest, match=named):
+            train(data, recipe(**sizes), run, allowed=list(sizes))
+        # A run that began when any size was allowed goes on.
+        if "batch_size" in sizes:
+            old, stop = tmp_path / "old", StopRequest()
+            monkeypatch.setattr(session, "check_sizes", lambda *_: None)
+            soon = request_stop(stop, lambda event: event["kind"] == "step")
+            train(data, recipe(epochs=3, **sizes, **EVERY_STEP), old, (soon,), stop)
+            monkeypatch.undo()
+            assert train(data, recipe(epochs=3, **sizes), old) == FINISHED
+
     def test_of_a_folder_that_is_not_a_packed_set(self, tmp_path: Path) -> None:
         with pytest.raises(BadRequest, match="not a packed set"):
             train(tmp_path, recipe(), tmp_path / "new")
@@ -447,6 +473,27 @@ class TestAnotherRecipe:
         assert [group["weight_decay"] for group in groups] == [0.25, 0.0]
         assert {group["momentum"] for group in groups} == {0.5}
         assert Run(tmp_path / "run").recipe_start() == (112, 7)
+
+    @pytest.mark.parametrize("refused", [True, False], ids=["refused", "stopped"])
+    def test_needs_no_consent_before_the_first_step(
+        self, data: Path, tmp_path: Path, refused: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Such as a larger batch, which the refusal of a slow link advises."""
+        run, stop = tmp_path / "run", StopRequest()
+        if refused:
+            monkeypatch.setattr(assembly, "check_link", lambda *_: raise_bad_request())
+            with pytest.raises(BadRequest, match="slow"):
+                train(data, recipe(), run)
+        else:
+            monkeypatch.setattr(assembly, "check_link", lambda *_: stop.request("at once"))
+            assert train(data, recipe(), run, (), stop) == INTERRUPTED
+        monkeypatch.undo()
+        changed = recipe(batch_size=20, epochs=3)
+        assert train(data, changed, run) == FINISHED
+        assert train(data, changed, tmp_path / "fresh") == FINISHED
+        assert same(newest(run), newest(tmp_path / "fresh"))
+        with pytest.raises(BadRequest, match=r"--allow-change batch_size$"):
+            train(data, recipe(batch_size=10, epochs=3), run)
 
     def test_is_not_on_record_where_nothing_is_left_to_train(
         self, sets: dict[str, Path], tmp_path: Path
