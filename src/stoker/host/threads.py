@@ -24,7 +24,7 @@ from stoker.host import proc
 from stoker.host.counters import KernelFile
 
 MOST_ENDING_S = 10.0
-"""How long libraries may take to clean up at the end of a process."""
+"""How long threads and libraries may take to clean up at the end of a process."""
 LEAST_CORES = 0.01
 MOST_THREADS = 8
 SPINS = "10000"
@@ -196,13 +196,16 @@ class LockMeter:
 
 
 def end_process(code: int) -> None:
-    """End this process with a code, where Python would take long to end, or abort: it waits for
-    threads that hang in storage, and libraries of C++ abort in threads that still run."""
+    """End this process with a code, as Python does, but within `MOST_ENDING_S`: threads may hang in
+    storage. And at once after that: libraries of C++ abort in daemon threads that still run."""
     if "torch" in sys.modules or threading.active_count() > 1:
+        with suppress(OSError):  # a closed terminal or pipe
+            sys.stdout.flush()
         limit = threading.Timer(MOST_ENDING_S, os._exit, (code,))
         limit.daemon = True
         limit.start()
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-        with suppress(OSError):  # a closed terminal or pipe
+        with suppress(OSError):
             sys.stdout.flush()
         os._exit(code)

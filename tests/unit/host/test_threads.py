@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import subprocess
 import sys
 import threading
 import time
@@ -198,3 +199,19 @@ def test_a_call_that_keeps_the_lock_is_measured_and_a_sleep_is_not() -> None:
     with LockMeter() as meter:
         time.sleep(0.1)
     held(meter.longest_s < 0.004, meter.longest_s)
+
+
+@pytest.mark.parametrize(("work_s", "printed"), [(0.5, "said\ndone\n"), (300.0, "said\n")])
+def test_a_process_waits_for_its_threads_but_not_for_ever(work_s: float, printed: str) -> None:
+    script = f"""
+import threading, time
+from stoker.host import threads
+threads.MOST_ENDING_S = 5.0
+threading.Thread(target=lambda: (time.sleep({work_s}), print("done"))).start()
+print("said")
+threads.end_process(75)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (75, printed, "")
