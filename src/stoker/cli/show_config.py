@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from stoker.cli.flags import Parser, add_recipe_flags, resolve_flags
 from stoker.cli.places import run_folder
 from stoker.errors import FINISHED, BadRequest
+from stoker.host.plain_file import read_plain
 from stoker.recipe.about import about
 from stoker.recipe.resolve import show_config
 from stoker.run.directory import Run
@@ -60,6 +61,7 @@ def recipe_lines(run: Run) -> list[str]:
     """The recipe of a run as it was resolved. Raises BadRequest where it cannot be read."""
     file = run.path / "recipe.toml"
     try:
-        return file.read_bytes().decode(errors="surrogateescape").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise BadRequest(f"{file} cannot be read ({error.strerror})") from error
+        return read_plain(file).decode(errors="surrogateescape").removesuffix("\n").split("\n")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadRequest(f"{file} cannot be read ({reason})") from error

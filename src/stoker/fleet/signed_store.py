@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from stoker.commit import UNABLE
 from stoker.errors import StokerError
+from stoker.host.plain_file import read_plain
 
 KEY_BYTES = 32
 MOST_BYTES = 1 << 20
@@ -45,11 +46,18 @@ def shared_key(path: Path, patience_s: float = 10.0) -> bytes:
         path.chmod(0o600)
     give_up = time.monotonic() + patience_s
     # Another node may have created the file and not written it yet, on a mount without links.
-    while len(key := path.read_bytes()) != KEY_BYTES:
+    while len(key := key_in(path)) != KEY_BYTES:
         if time.monotonic() > give_up:
             raise StokerError(f"{path} is damaged: remove it and start on every node again")
         time.sleep(_POLL_S)
     return key
+
+
+def key_in(path: Path) -> bytes:
+    """What a file of a key holds; nothing where it is longer than a key, or no plain file."""
+    with suppress(ValueError):
+        return read_plain(path, KEY_BYTES)
+    return b""
 
 
 def make_key(path: Path) -> None:

@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+LARGEST_JSON = 1 << 26
+"""Bytes of a file that describes a run, a checkpoint or an export; a larger one is not read."""
+
 
 class NotPlain(ValueError):
     """A folder, a pipe or a device stands where a plain file is expected."""
@@ -29,11 +32,12 @@ def open_plain(path: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-def read_plain(path: Path, most: int) -> bytes:
+def read_plain(path: Path, most: int = LARGEST_JSON) -> bytes:
     """The bytes of a plain file. Raises OSError, and ValueError where it has more than `most`."""
     with open_plain(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
+        is_large = os.fstat(file.fileno()).st_size > most
+        data = b"" if is_large else file.read(most + 1)
+    if is_large or len(data) > most:
         raise ValueError("it is too large")
     return data
 

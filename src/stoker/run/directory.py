@@ -30,7 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from stoker.commit import UNABLE, open_at_end, write_bytes, write_json
 from stoker.errors import BadRequest, StokerError, is_readable
-from stoker.host.plain_file import open_plain
+from stoker.host.plain_file import open_plain, read_plain
 from stoker.recipe.changes import Change, changes, require_consent
 from stoker.recipe.recipe import Recipe
 from stoker.run.evaluation import KeptEvaluation, read_evaluation
@@ -48,8 +48,6 @@ FORMAT = 1
 """Format number of a run directory. A run.json without one has format 1."""
 REPORT = "report.html"
 """The name of a report in its run directory."""
-LARGEST_RECORD = 1 << 28
-"""Bytes of a run.json; a larger one counts as damaged."""
 
 
 class RunInUse(BadRequest):
@@ -114,9 +112,7 @@ class Run:
         if not self.exists:
             raise BadRequest(f"{self.path} is not a run (no run.json)")
         try:
-            if not file.is_file() or file.stat().st_size > LARGEST_RECORD:
-                raise ValueError("not a file of JSON")
-            record: dict[str, Any] = json.loads(file.read_bytes().decode())
+            record: dict[str, Any] = json.loads(read_plain(file).decode())
             if not isinstance(record, dict):
                 raise ValueError("it is not a JSON object")
             number = record.get("format", 1)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import BadRequest, is_readable
+from stoker.host.plain_file import read_plain
 from stoker.run.kinds import (
     Field,
     Required,
@@ -31,8 +32,6 @@ from stoker.text import one_line
 NAME = "evaluation.json"
 FORMAT = 1
 """Format number of evaluation.json."""
-LARGEST_FILE = 1 << 26
-"""Bytes; a larger file counts as damaged."""
 BINS = 15
 """Ranges of the predicted probability, equally wide, over which calibration is measured."""
 MOST_CONFUSIONS = 10_000
@@ -167,9 +166,7 @@ def read_evaluation(run_path: Path) -> KeptEvaluation | None:
     try:
         if not file.exists():
             return None
-        if not file.is_file() or file.stat().st_size > LARGEST_FILE:
-            raise ValueError("not a file of JSON")
-        data = json.loads(file.read_bytes().decode())
+        data = json.loads(read_plain(file).decode())
         if not isinstance(data, dict):
             raise ValueError("it is not a JSON object")
         if not is_readable(file, data.get("format"), FORMAT):

@@ -27,7 +27,7 @@ from stoker.run.rows import time_of
 from stoker.text import one_line
 
 MOST_RUNS, MOST_ATTEMPTS = 10_000, 1_000
-LARGEST_RECORD, LARGEST_MANIFEST, LARGEST_CELL = 1 << 24, 1 << 24, 1 << 20
+LARGEST_CELL = 1 << 20
 LONGEST_TEXT = 200
 """Characters that are kept of a text."""
 ENDS = 1 << 18
@@ -137,7 +137,7 @@ def summary_of(path: Path, now: float | None = None) -> RunSummary:
     """The summary of a run directory. Never raises for what is in it."""
     summary = RunSummary(path, name_of(path))
     try:
-        record = json.loads(read_plain(path / "run.json", LARGEST_RECORD).decode())
+        record = json.loads(read_plain(path / "run.json").decode())
         model = str(record["values"]["model"])[:LONGEST_TEXT]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         return replace(summary, problem=one_line(f"run.json: {error}") or "run.json")
@@ -268,7 +268,7 @@ def best_of(path: Path, events: Sequence[Event]) -> float | None:
         name = read_plain(path / "last", 100).decode().strip()
         if name.replace("-", "").isalnum():
             file = path / "checkpoints" / name / "manifest.json"
-            shares.append(number(json.loads(read_plain(file, LARGEST_MANIFEST))))
+            shares.append(number(json.loads(read_plain(file))))
     return max((share for share in shares if 0 <= share <= 1), default=None)
 
 

@@ -128,10 +128,11 @@ class Checkpoints:
 
     def _point(self, pointer: str, name: str | None) -> None:
         """Let `last` or `best` name a checkpoint; None: remove the file."""
-        if name is None:
-            (self.run_path / pointer).unlink(missing_ok=True)
-        else:
-            write_bytes(self.run_path / pointer, name.encode())
+        path = self.run_path / pointer
+        try:
+            path.unlink(missing_ok=True) if name is None else write_bytes(path, name.encode())
+        except IsADirectoryError as error:
+            raise StokerError(f"{path} is a folder, not a file: remove it") from error
 
     def save(self, snapshot: Snapshot, *, best: bool = False) -> None:
         """Start a save in the background, after waiting for one that is under way."""

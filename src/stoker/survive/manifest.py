@@ -1,8 +1,8 @@
 """Which folders of a run are complete checkpoints. Needs no torch, so a launcher can ask.
 
 Invariants: a checkpoint counts only where its marker holds the hash of its manifest and everything
-in the manifest has the type, range and size that this version writes. Only known file names are
-opened. A newer format is not damage: it raises NewerFormat.
+in the manifest has the type, range and size that this version writes. Only plain files with known
+names are opened. A newer format is not damage: it raises NewerFormat.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from stoker.commit import sha256_file, sha256_of
 from stoker.errors import BadRequest, NewerFormat, StokerError, is_readable
+from stoker.host.plain_file import LARGEST_JSON, read_plain
 from stoker.text import shown
 
 FORMAT = 1
@@ -27,6 +28,8 @@ FILES = ("weights.safetensors", "ema.safetensors", "state.pt")
 REQUIRED = ("weights.safetensors", "state.pt")
 NAME = re.compile(r"\d{9,}(-\d+)?")
 COUNTS = ("step", "position", "evaluated", "stale")
+LARGEST_LINE = 100
+"""Bytes of a marker, and of a file that names a checkpoint."""
 
 
 def step_and_save(name: str) -> tuple[int, int]:
@@ -44,15 +47,13 @@ def names_in(folder: Path) -> list[str]:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint. Raises StokerError with the reason where it is incomplete or
     wrong, NewerFormat where a newer version wrote it, OSError where it cannot be read."""
+    text, mark = small_file(folder / "manifest.json"), small_file(folder / MARKER, LARGEST_LINE)
+    if mark != sha256_of(text).encode():
+        raise incomplete(folder, f"{MARKER} is not the hash of manifest.json")
+    files = [path for name in FILES if (path := folder / name).is_file()]
+    sizes = {path.name: path.stat().st_size for path in files}
     try:
-        text = (folder / "manifest.json").read_bytes()
-        if (folder / MARKER).read_bytes() != sha256_of(text).encode():
-            raise incomplete(folder, f"{MARKER} is not the hash of manifest.json")
         manifest = json.loads(text)
-        sizes = {name: (folder / name).stat().st_size for name in FILES if (folder / name).exists()}
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        # Any other OSError says nothing about the checkpoint.
-        raise incomplete(folder, f"{Path(error.filename).name}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise incomplete(folder, "manifest.json is not JSON") from error
     if not isinstance(manifest, dict):
@@ -63,6 +64,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if reason := wrong_files(manifest.get("files"), sizes) or wrong_numbers(manifest, folder.name):
         raise incomplete(folder, reason)
     return manifest
+
+
+def small_file(path: Path, most: int = LARGEST_JSON) -> bytes:
+    """A file of a checkpoint. Raises as `read_manifest` does."""
+    try:
+        return read_plain(path, most)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        # Any other OSError says nothing about the checkpoint.
+        raise incomplete(path.parent, f"{path.name}: {error.strerror}") from error
+    except ValueError as error:
+        raise incomplete(path.parent, f"{path.name}: {error}") from error
 
 
 def incomplete(folder: Path, reason: str) -> StokerError:
@@ -171,7 +183,7 @@ def unreadable(folder: Path, error: OSError) -> StokerError:
 def pointer(path: Path) -> str | None:
     """The name in a file `last` or `best`; None where there is no valid one."""
     with suppress(OSError, ValueError):
-        name = path.read_text().strip()
+        name = read_plain(path, LARGEST_LINE).decode().strip()
         return name if NAME.fullmatch(name) else None
     return None
 

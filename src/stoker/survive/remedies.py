@@ -17,6 +17,7 @@ from typing import Any
 
 from stoker.commit import write_json
 from stoker.errors import StokerError
+from stoker.host.plain_file import read_plain
 from stoker.recipe.recipe import Recipe
 
 NOT_FINITE, EXPLODING, MEMORY = "not finite", "exploding", "out of memory"
@@ -74,10 +75,10 @@ class Remedies:
     def __init__(self, run_path: Path) -> None:
         self.path = run_path
         try:
-            self.taken = [Remedy(**row) for row in json.loads((run_path / FILE).read_bytes())]
+            self.taken = [Remedy(**row) for row in json.loads(read_plain(run_path / FILE))]
         except FileNotFoundError:
             self.taken = []
-        except (ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise StokerError(f"{run_path / FILE} is damaged: {error}") from error
 
     def skips(self, position: int) -> bool:

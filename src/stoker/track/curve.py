@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stoker.history.metrics import TRAIN, AttemptMetrics, MetricPoint
-from stoker.host.plain_file import read_plain
 from stoker.run.directory import Run
 from stoker.run.rows import NEVER
-from stoker.survive.manifest import NAME, step_and_save
+from stoker.survive.manifest import pointer, step_and_save
 
 Clock = Callable[[], float]
 READ_S = 0.5
@@ -206,8 +205,5 @@ def step_to_rewrite_from(
 
 def committed_step(run: Run) -> int:
     """The step of the newest checkpoint; 0 where there is none."""
-    try:
-        name = read_plain(run.path / "last", 100).decode().strip()
-    except (OSError, ValueError):
-        return 0
-    return step_and_save(name)[0] if NAME.fullmatch(name) else 0
+    name = pointer(run.path / "last")
+    return step_and_save(name)[0] if name else 0

@@ -32,7 +32,7 @@ from stoker.stores.client import StoreClient
 from stoker.stores.location import location_of
 from stoker.stores.objects import StoreError
 from stoker.survive.manifest import MARKER, names_in, read_manifest
-from stoker.survive.remedies import FILE, Remedies
+from stoker.survive.remedies import Remedies
 from stoker.text import one_line, shown
 
 UNREADABLE = (
@@ -52,7 +52,7 @@ NO_RECORD: dict[str, Any] = {
 """What is said of a run whose run.json cannot be read."""
 PATIENCE_S = 5.0
 """How long a store may fail before a report is made without the set."""
-LARGEST_MANIFEST, LARGEST_RECIPE, LARGEST_DESCRIPTION = 1 << 24, 1 << 20, 1 << 28
+LARGEST_RECIPE, LARGEST_DESCRIPTION = 1 << 20, 1 << 28
 Part = TypeVar("Part")
 _SETTING = re.compile(r"(\w+) = (.*\S)\s+# (.*)")
 
@@ -199,10 +199,7 @@ def known(read: Callable[[], Part], otherwise: Part, notes: list[str]) -> Part:
 
 def remedies_of(run_path: Path) -> list[str]:
     """The remedies that were taken, or why they cannot be read."""
-    file = run_path / FILE
     try:
-        if not file.is_file() or file.stat().st_size > LARGEST_MANIFEST:
-            return []
         return [one_line(remedy.text()) for remedy in Remedies(run_path).taken]
     except UNREADABLE as error:
         return [one_line(str(error))]
@@ -246,8 +243,6 @@ def newest_checkpoint(run_path: Path) -> CheckpointFiles | None:
         folder = run_path / "checkpoints" / name
         own = [folder / "manifest.json", folder / MARKER]
         try:
-            for file in own:  # a pipe here would wait for its writer
-                read_plain(file, LARGEST_MANIFEST)
             manifest = read_manifest(folder)
             sizes = {file: int(facts["bytes"]) for file, facts in manifest["files"].items()}
             sizes |= {file.name: file.stat().st_size for file in own}

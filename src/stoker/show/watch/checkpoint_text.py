@@ -14,10 +14,10 @@ from pathlib import Path
 
 from stoker.errors import NewerFormat
 from stoker.history.history import RunHistory
-from stoker.host.plain_file import read_plain
-from stoker.run.listing import LARGEST_MANIFEST, RUNNING
+from stoker.host.plain_file import LARGEST_JSON
+from stoker.run.listing import RUNNING
 from stoker.run.rows import time_of
-from stoker.survive.manifest import MARKER, NAME, manifest_of, names_in
+from stoker.survive.manifest import MARKER, manifest_of, names_in, pointer
 from stoker.text import clock, plural, size
 
 MOST_TRIED = 8
@@ -80,10 +80,8 @@ class CheckpointReader:
     def _names(self) -> list[str]:
         """The name in the file `last`, then all others, newest first."""
         names = names_in(self._folder)
-        with suppress(OSError, ValueError):
-            name = read_plain(self._run_path / "last", 100).decode().strip()
-            if NAME.fullmatch(name):
-                return [name, *(other for other in names if other != name)]
+        if name := pointer(self._run_path / "last"):
+            return [name, *(other for other in names if other != name)]
         return names
 
 
@@ -94,6 +92,6 @@ def identity_of(folder: Path) -> tuple[int, ...] | None:
     for name in ("manifest.json", MARKER):
         with suppress(OSError):
             facts = os.stat(folder / name)  # noqa: PTH116
-            if stat.S_ISREG(facts.st_mode) and facts.st_size <= LARGEST_MANIFEST:
+            if stat.S_ISREG(facts.st_mode) and facts.st_size <= LARGEST_JSON:
                 numbers += [facts.st_ino, facts.st_size, facts.st_mtime_ns]
     return tuple(numbers) if len(numbers) == 6 else None

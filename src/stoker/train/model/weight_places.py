@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import BadRequest, StokerError
+from stoker.host.plain_file import read_plain
 from stoker.run.directory import Run
 from stoker.survive.manifest import checkpoint_folder, evaluated_file, read_manifest
 from stoker.text import one_line, shown
 
 CONFIG = "config.json"
-LARGEST_CONFIG = 1 << 26
-"""Bytes of a config.json; a larger one counts as damaged."""
 EXPORTED = ("model.safetensors", "pytorch_model.bin")
 """The files with weights that an exported folder may have, the preferred one first."""
 LFS_POINTER = b"version https://git-lfs"
@@ -175,10 +174,12 @@ def config_of(path: Path) -> dict[str, Any]:
     """The content of config.json. Raises OSError where there is none, StokerError where it is not
     a JSON object."""
     file = path / CONFIG
-    if not file.is_file() or file.stat().st_size > LARGEST_CONFIG:
-        raise StokerError(f"{file} is damaged: it is not a file of JSON")
     try:
-        config = json.loads(file.read_bytes())
+        data = read_plain(file)
+    except ValueError as error:
+        raise StokerError(f"{file} is damaged: {error}") from error
+    try:
+        config = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise StokerError(f"{file} is damaged: it is not JSON") from error
     if not isinstance(config, dict):
