@@ -6,6 +6,7 @@ alone. A limit that cannot be read counts as no limit.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoker.host import proc
+from stoker.text import size
 
 CGROUPS, OWN_CGROUP = "/sys/fs/cgroup", "/proc/self/cgroup"
 GB = 10**9
@@ -65,6 +67,14 @@ def usable_memory(
     with suppress(OSError):
         sizes.append(total_memory(Path(meminfo).read_text()))
     return min(sizes)
+
+
+def require_memory(needed: int) -> None:
+    """Raise OSError where so many bytes are more than all memory that this process may use."""
+    if needed > (most := usable_memory()):
+        raise OSError(
+            errno.ENOMEM, f"it has {size(needed)}, and this machine {size(most)} of memory"
+        )
 
 
 def total_memory(meminfo: str) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +41,7 @@ from stoker.commit import (
 )
 from stoker.errors import StokerError
 from stoker.faults import reach
+from stoker.host.limits import require_memory
 from stoker.survive.manifest import FORMAT, MARKER, damaged, evaluated_file, read_manifest
 from stoker.text import one_line
 
@@ -195,9 +196,7 @@ def read_weights(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     the optimiser's state is not read. Raises as `read_checkpoint` does."""
     manifest = read_manifest(folder)
     name = evaluated_file(manifest)
-    data = (folder / name).read_bytes()
-    if sha256_of(data) != manifest["files"][name]["sha256"]:
-        raise damaged(folder / name)
+    data = intact_file(folder / name, manifest)
     try:
         return load(data), manifest
     except Exception as error:
@@ -206,15 +205,22 @@ def read_weights(folder: Path) -> tuple[Tensors, dict[str, Any]]:
         raise StokerError(f"{folder / name} holds no weights: {one_line(str(error))}") from error
 
 
+def intact_file(path: Path, manifest: Mapping[str, Any]) -> bytes:
+    """A file that a manifest lists. Raises StokerError where its hash is another one, OSError where
+    it cannot be read or is larger than the memory here."""
+    listed = manifest["files"][path.name]
+    require_memory(listed["bytes"])
+    data = path.read_bytes()
+    if sha256_of(data) != listed["sha256"]:
+        raise damaged(path)
+    return data
+
+
 def read_checkpoint(folder: Path) -> Snapshot:
     """Read a checkpoint and check every hash. Raises NewerFormat where a newer version wrote it,
     StokerError where it is incomplete or damaged, OSError where it cannot be read."""
     manifest = read_manifest(folder)
-    data = {}
-    for name, listed in manifest["files"].items():
-        data[name] = (folder / name).read_bytes()
-        if sha256_of(data[name]) != listed["sha256"]:
-            raise damaged(folder / name)
+    data = {name: intact_file(folder / name, manifest) for name in manifest["files"]}
     try:
         weights = load(data["weights.safetensors"])
         ema = load(data["ema.safetensors"]) if "ema.safetensors" in data else {}

@@ -7,6 +7,7 @@ names are opened. A newer format is not damage: it raises NewerFormat.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -174,10 +175,10 @@ def problem_of(folder: Path) -> str:
 
 
 def unreadable(folder: Path, error: OSError) -> StokerError:
-    return StokerError(
-        f"cannot read {folder}: {error}; try again, or remove this folder to resume from the "
-        "checkpoint before it"
-    )
+    advice = "try again, or remove this folder to resume from the checkpoint before it"
+    if error.errno == errno.ENOMEM:
+        advice = "use a machine with more memory"
+    return StokerError(f"cannot read {folder}: {error}; {advice}")
 
 
 def pointer(path: Path) -> str | None:

@@ -30,7 +30,7 @@ from stoker.survive.checkpoint import Tensors, read_weights
 from stoker.survive.manifest import checkpoint_folder, unreadable
 from stoker.text import shown
 from stoker.train.device import memory_format, set_arithmetic
-from stoker.train.model.build import Normalise, build_model
+from stoker.train.model.build import Normalise, build_model, parameters_at_most
 from stoker.train.model.own_code import trust
 from stoker.train.model.weight_places import CONFIG
 from stoker.train.model_input import MakeInput, input_maker
@@ -207,7 +207,9 @@ def with_weights(
     """The model of a recipe with these weights. Raises as `open_classifier` does."""
     classes, preprocessing = source.classes(), source.preprocessing()
     set_arithmetic(recipe)
-    model, _ = build_model(recipe, len(classes))
+    count = sum(tensor.numel() for tensor in weights.values())
+    with parameters_at_most(2 * count, f"{source.file.parent} holds the weights of another model"):
+        model, _ = build_model(recipe, len(classes))
     load_exactly(model, weights, source.file.parent)
     model = model.to(device=device, memory_format=memory_format(recipe))  # type: ignore[call-overload]
     model.eval().requires_grad_(False)

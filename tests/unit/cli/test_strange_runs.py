@@ -1,8 +1,9 @@
 """The folder of a run that somebody else has made: no file in it makes a command wait, or takes
-memory."""
+memory, and no model is built that its weights are not of."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from exports import tiny_run
+from exports import config_of, tiny_run, write_config
 from stoker.cli import main
+from stoker.commit import sha256_of
 from stoker.errors import BAD_REQUEST, FAILED, StokerError
 from stoker.fleet.signed_store import KEY_BYTES, key_in
 from stoker.host.plain_file import LARGEST_JSON
@@ -26,7 +28,7 @@ from stoker.train.model.weight_places import config_of as read_config
 from tiny_runs import one_thread_alone
 
 __all__ = ["one_thread_alone"]
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 SPARE = 1 << 30
 
 
@@ -153,3 +155,88 @@ def test_a_pipe_makes_no_verb_wait(
         printed = capsys.readouterr()
         assert (code in (BAD_REQUEST, FAILED)) == (verb in refusing), (verb, printed)
         assert len(printed.err.splitlines()) <= 2 or verb == "predict", (verb, printed.err)
+
+
+WIDE = "resnet9_w9999"
+
+
+def wider(run: Path) -> None:
+    record = json.loads((run / "run.json").read_text())
+    record["values"]["model"] = WIDE
+    (run / "run.json").write_text(json.dumps(record))
+
+
+def with_manifest(run: Path, **facts: object) -> None:
+    folder = checkpoint_of(run)
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    text = json.dumps({**manifest, **facts}).encode()
+    (folder / "manifest.json").write_bytes(text)
+    (folder / "COMMITTED").write_text(sha256_of(text))
+
+
+def more_classes(run: Path) -> None:
+    with_manifest(run, classes=[f"{number:x}" for number in range(500_000)])
+
+
+def large_timm_model(run: Path) -> None:
+    pytest.importorskip("timm")
+    record = json.loads((run / "run.json").read_text())
+    record["values"]["model"] = "vit_giant_patch14_dinov2"
+    (run / "run.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("verb", ["predict", "evaluate", "export"])
+@pytest.mark.parametrize("change", [wider, more_classes, large_timm_model])
+def test_no_model_is_built_that_the_weights_are_not_of(
+    made: Path,
+    run: Path,
+    verb: str,
+    change: Callable[[Path], None],
+    peak_mib: Callable[[], float],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    change(run)
+    more = {"predict": [str(made / "photos")], "export": ["out"]}
+    before = peak_mib()
+    assert main([verb, "run", *more.get(verb, ())]) == FAILED
+    assert peak_mib() - before < 500
+    assert "holds the weights of another model" in capsys.readouterr().err
+
+
+def test_memory_that_runs_out_is_one_line(
+    made: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wider(run)
+    with little_memory():
+        assert main(["predict", "run", str(made / "photos")]) == FAILED
+    assert "holds the weights of another model" in capsys.readouterr().err
+
+
+def test_an_export_of_a_wide_model_is_not_built(
+    made: Path, run: Path, peak_mib: Callable[[], float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(made / "exported", "out")
+    config = config_of(Path("out"))
+    config["stoker"]["model"] = WIDE
+    write_config(Path("out"), config)
+    before = peak_mib()
+    assert main(["predict", "out", str(made / "photos")]) == FAILED
+    assert peak_mib() - before < 500
+    assert "holds the weights of another model" in capsys.readouterr().err
+
+
+@pytest.fixture
+def peak_mib() -> Callable[[], float]:
+    """The largest resident memory that this process has had."""
+    return lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@pytest.mark.parametrize("place", ["run", "exported"])
+def test_weights_that_fit_no_memory_are_not_read(
+    made: Path, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stoker.host.limits.usable_memory", lambda: 2000)
+    assert main(["predict", str(made / place), str(made / "photos")]) == FAILED
+    printed = capsys.readouterr().err
+    assert "it has 31.5 kB, and this machine 2.0 kB of memory" in printed
+    assert "remove" not in printed

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from stoker.chance import seed_of
 from stoker.data.images.pixel_ops import IMAGENET_MEAN, IMAGENET_STD
@@ -22,6 +25,8 @@ from stoker.train.model.weights import cached_weights
 
 DROPS = {"dropout": "drop_rate", "drop_path": "drop_path_rate"}
 """Keys of the recipe that a model is built with, and what timm calls them."""
+FEW = 1_000_000
+"""Parameters that a model may have beside those of its weights: they take 4 MB."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,29 @@ def build_model(recipe: Recipe, classes: int) -> tuple[nn.Module, Normalise]:
         width = int(own.group(1) or 64)
         return ResNet9(classes, width, recipe.dropout, recipe.drop_path), Normalise()
     return build_timm(recipe, classes)
+
+
+@contextmanager
+def parameters_at_most(most: int, reason: str) -> Iterator[None]:
+    """Build a model of at most so many parameters, and FEW. Raises StokerError with the reason
+    before others take memory, and where memory runs out."""
+    count = 0
+
+    def check(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal count
+        count += parameter.numel()
+        if count > most + FEW:
+            raise StokerError(f"{reason}: the model has more than {most:,} parameters")
+
+    hook = register_module_parameter_registration_hook(check)
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise StokerError(f"{reason}, or is too large for the memory here") from error
+        raise
+    finally:
+        hook.remove()
 
 
 def seed_weights(recipe: Recipe) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker.commit import sha256_of
 from stoker.errors import BadRequest, StokerError, is_readable
+from stoker.host.limits import require_memory
 from stoker.survive.manifest import is_count, quoted
 from stoker.text import one_line, shown
 from stoker.train.model.weight_places import CONFIG, config_of
@@ -56,6 +57,7 @@ class ExportFiles:
             # is read into memory.
             if file.is_symlink() or not file.is_file() or file.stat().st_size != listed["bytes"]:
                 raise StokerError(f"{file} is damaged: its size is not the one in {CONFIG}")
+            require_memory(listed["bytes"])
             data = file.read_bytes()
         except OSError as error:
             raise StokerError(f"cannot read {file}: {error.strerror}") from error
