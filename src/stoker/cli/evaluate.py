@@ -36,8 +36,6 @@ MOST_WORST = 2_000
 SHEET_WORST = 50
 """Tiles of a sheet without --worst."""
 TTA = ("hflip",)
-TRIES = 3
-"""How often a checkpoint that is replaced while it is read is opened again."""
 
 
 def parser() -> Parser:
@@ -189,21 +187,10 @@ def evaluate_here(parsed: argparse.Namespace, named: str, stop: StopRequest) -> 
 
 
 def opened(parsed: argparse.Namespace, device: torch.device) -> Classifier:
-    """The model. A run that trains may replace its best checkpoint while it is read: then the
-    newer one."""
-    from stoker.survive.manifest import checkpoint_folder
     from stoker.use.classifier import CodeConsent, open_classifier
 
-    path, is_run = Path(parsed.run), Run(parsed.run).exists
     consent = CodeConsent(parsed.trust_code, parsed.model)
-    for _ in range(TRIES):
-        before = checkpoint_folder(path, parsed.checkpoint) if is_run else None
-        try:
-            return open_classifier(path, device, parsed.checkpoint, consent)
-        except StokerError:
-            if before is None or checkpoint_folder(path, parsed.checkpoint) == before:
-                raise
-    return open_classifier(path, device, parsed.checkpoint, consent)
+    return open_classifier(Path(parsed.run), device, parsed.checkpoint, consent)
 
 
 def require_same_checkpoint(classifier: Classifier, ranks: Ranks) -> None:

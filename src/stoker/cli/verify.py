@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from stoker.cli.flags import Parser
-from stoker.errors import FAILED, FINISHED
+from stoker.errors import FAILED, FINISHED, NewerFormat, StokerError
 from stoker.recipe.resolve import parse_flag
 from stoker.run.directory import Run
 from stoker.run.progress import wrong_position
 from stoker.show.progress import progress
 from stoker.stores.location import location_of
-from stoker.survive.manifest import names_in, problem_of, read_manifest
+from stoker.survive.manifest import MARKER, check_hashes, names_in
 from stoker.survive.stopping import UNCHANGED, listening, stops_at_once
 from stoker.text import plural, say, shown, size
+
+TRIES = 10
+"""How often checkpoints are looked at that the run replaces during the check."""
 
 
 def parser() -> Parser:
@@ -85,22 +89,60 @@ def verify_run(run: Run, lost: Sequence[str] = ()) -> int:
     one of them."""
     folder, starts = run.path / "checkpoints", run.starts() if run.record else []
     samples = starts[-1].get("samples") if starts else None
+    for _ in range(TRIES):
+        results = [lasting_problem(run, folder / name, samples) for name in names_in(folder)]
+        settled = [problem for problem in results if problem is not None]
+        if settled or not results:
+            break
     problems = [f"{place} is damaged in the store: its hashes do not match" for place in lost]
-    names = names_in(folder)
-    for name in names:
-        problem = problem_of(folder / name)
-        if not problem and isinstance(samples, int):
-            wrong = wrong_position(run, read_manifest(folder / name), samples)
-            problem = f"{folder / name}: {wrong}" if wrong else ""
-        problems += [problem] if problem else []
+    problems += filter(None, settled)
+    checked = plural(len(settled) + len(lost), "checkpoint")
+    moving = len(results) - len(settled)
+    more = f"; {moving} more that the run wrote or removed during the check" if moving else ""
     for problem in problems:
         say(problem)
     if problems:
-        all_of_them = plural(len(names) + len(lost), "checkpoint")
         say(
-            f"DAMAGED: {len(problems)} of {all_of_them}; 'stoker train' goes on from the newest "
+            f"DAMAGED: {len(problems)} of {checked}{more}; 'stoker train' goes on from the newest "
             "one that is whole"
         )
         return FAILED
-    say(f"OK: {plural(len(names), 'checkpoint')}, all hashes match")
+    say(f"OK: {checked}, all hashes match{more}")
     return FINISHED
+
+
+def lasting_problem(run: Run, folder: Path, samples: object) -> str | None:
+    """What is wrong with a checkpoint, empty where nothing is. None where there is no telling,
+    because the run that trains writes or removes it. Raises NewerFormat."""
+    for _ in range(TRIES):
+        before = identity_of(folder / MARKER)
+        if not (problem := problem_in(run, folder, samples)):
+            break
+        is_running = run.is_running  # first: what a run leaves that ends here is seen below
+        after = identity_of(folder / MARKER)
+        if not os.path.lexists(folder) or (is_running and not after):
+            return None
+        if before == after:
+            break
+    return problem
+
+
+def problem_in(run: Run, folder: Path, samples: object) -> str:
+    """What is wrong with the files of a checkpoint, or its place in the run; empty where nothing
+    is. Raises NewerFormat where a newer version wrote it."""
+    try:
+        manifest = check_hashes(folder)
+    except NewerFormat:
+        raise
+    except (StokerError, OSError) as error:
+        return str(error)
+    wrong = wrong_position(run, manifest, samples) if isinstance(samples, int) else ""
+    return f"{folder}: {wrong}" if wrong else ""
+
+
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Tells a file from one that replaces it; None where there is none."""
+    with suppress(OSError):
+        facts = path.lstat()
+        return facts.st_ino, facts.st_mtime_ns
+    return None

@@ -38,6 +38,8 @@ from stoker.train.passes import forward
 from stoker.use.exported.files import CODE, GRAPH, ExportFiles, is_export, open_export
 from stoker.use.exported.onnx_model import OnnxModel
 
+TRIES = 3
+"""How often a checkpoint that is replaced while it is read is opened again."""
 LARGEST_INPUT = 1 << 14
 """Pixels of the side of a model's input: a larger one in a manifest is a mistake."""
 
@@ -144,11 +146,7 @@ def open_classifier(
 
 def from_run(run: Run, device: torch.device, checkpoint: str) -> Classifier:
     """The model of a run's checkpoint. Raises as `open_classifier` does."""
-    folder = checkpoint_folder(run.path, checkpoint)
-    try:
-        weights, manifest = read_weights(folder)
-    except OSError as error:
-        raise unreadable(folder, error) from error
+    folder, weights, manifest = newest_weights(run.path, checkpoint)
     recipe = recorded_recipe(run.values, f"{run.path / 'run.json'}")
     # The checkpoint's weights replace what these keys would load.
     recipe = replace(recipe, pretrained=False)
@@ -156,6 +154,22 @@ def from_run(run: Run, device: torch.device, checkpoint: str) -> Classifier:
         folder / "manifest.json", manifest, f"{run.path}, checkpoint {folder.name}"
     )
     return with_weights(weights, recipe, source, device)
+
+
+def newest_weights(run_path: Path, checkpoint: str) -> tuple[Path, Tensors, dict[str, Any]]:
+    """The folder of a checkpoint, its weights and its manifest. A run that trains may replace the
+    checkpoint while it is read: then those of the newer one. Raises as `open_classifier` does."""
+    for left in reversed(range(TRIES)):
+        folder = checkpoint_folder(run_path, checkpoint)
+        try:
+            return folder, *read_weights(folder)
+        except (StokerError, OSError) as error:
+            if left and checkpoint_folder(run_path, checkpoint) != folder:
+                continue
+            if isinstance(error, OSError):
+                raise unreadable(folder, error) from error
+            raise
+    raise AssertionError
 
 
 def from_export(path: Path, device: torch.device, consent: CodeConsent) -> Classifier:

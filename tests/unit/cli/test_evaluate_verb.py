@@ -99,8 +99,9 @@ def test_a_folder_of_one_class_is_packed_and_evaluated(capsys: pytest.CaptureFix
     assert "is packed already" in capsys.readouterr().out
 
 
-def test_a_running_run_gets_its_newer_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best checkpoint is replaced while it is read."""
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The best checkpoint is replaced by this one while it is read."""
     from stoker.use import classifier
 
     best = Path("run/best").read_text().strip()
@@ -114,7 +115,20 @@ def test_a_running_run_gets_its_newer_best(monkeypatch: pytest.MonkeyPatch) -> N
         return read(folder)
 
     monkeypatch.setattr(classifier, "read_weights", replaced)
+    return newer
+
+
+def test_a_running_run_gets_its_newer_best(newer: str) -> None:
     assert figures()["step"] == int(newer)
+
+
+@pytest.mark.parametrize("verb", ["predict", "export"])
+def test_so_do_the_other_verbs(
+    root: Path, newer: str, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = {"predict": [str(root / "photos" / "val")], "export": ["out"]}[verb]
+    assert main([verb, "run", *words]) == 0
+    assert f"run, checkpoint {newer}" in "".join(capsys.readouterr())
 
 
 def test_ranks_with_different_checkpoints_do_not_mix(

@@ -173,6 +173,8 @@ def whole_copy(location: Location) -> StoredCopy | None:
     if "run.json" not in content.files:
         return None
     damaged = copied(objects, location, content, checkpoints=True, also=content.checkpoints)
+    if damaged:  # unless the run has removed it since
+        damaged &= set(content_of(objects).checkpoints)
     places = [f"{location}/{content.checkpoints[name]}" for name in sorted(damaged)]
     return StoredCopy(copy_folder(location), places)
 
