@@ -20,6 +20,7 @@ from stoker.fleet.variables import check_rank_variables, check_ranks
 from stoker.recipe.resolve import nearest
 from stoker.run.directory import Run
 from stoker.stores.location import is_location
+from stoker.stores.settings import was_named
 from stoker.survive.stopping import UNCHANGED, StopRequest, listening, stops_at_once
 from stoker.text import plural, say, shown
 
@@ -132,6 +133,12 @@ def data_of(parsed: argparse.Namespace) -> str:
             raise nothing_at("packed set, folder or archive", parsed.data)
         return str(parsed.data)
     own = record["data"]
+    if not was_named(own):
+        raise BadRequest(
+            f"{shown(parsed.run)} was trained on {shown(own)}, and no command on this machine was "
+            "given a location there: if you trust it, name it: "
+            f"stoker evaluate {shown(parsed.run)} {shown(own)}"
+        )
     if not is_location(own) and not (Path(own) / "dataset.json").is_file():
         raise BadRequest(
             f"the set that {shown(parsed.run)} was trained on is no longer at {shown(own)}: "

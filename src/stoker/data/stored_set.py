@@ -23,7 +23,7 @@ from stoker.errors import StokerError
 from stoker.stores.cache import FileCache, HeldFile, Wanted
 from stoker.stores.client import SURE_TRIES, StoreClient
 from stoker.stores.location import Location
-from stoker.stores.settings import open_cache
+from stoker.stores.settings import note_named, open_cache
 
 MOST_BYTES = 1 << 30
 """Of a description; a set of a million shards has one of 150 MB."""
@@ -48,6 +48,7 @@ class StoredSet:
     def description(self) -> bytes:
         """The text of the description: read again where it is damaged, and returned as it is after
         a few tries. Raises Missing, or StoreError."""
+        note_named(self.location)
         client = self._client()
         for _ in range(SURE_TRIES - 1):
             text = client.read("dataset.json", MOST_BYTES)[0]

@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from stoker.errors import BadRequest
 from stoker.stores.cache import FileCache
+from stoker.stores.location import Location, location_of
 from stoker.stores.patience import PATIENCE_S
 from stoker.text import shown
 
@@ -43,6 +45,27 @@ def cache_limit(cache: Path, variables: Mapping[str, str] = os.environ) -> int |
     if not 0 <= limit_gb < 1e9:
         raise BadRequest(f"{LIMIT}={text!r}: give a number of GB, 0 for no cache of {cache}")
     return int(limit_gb * GB)
+
+
+def note_named(location: Location) -> None:
+    """Note that a command was given this location: `was_named` is true for it from now on."""
+    with suppress(OSError):
+        note = _note_of(location)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+
+
+def was_named(place: str) -> bool:
+    """Whether a set may be read that the file of a run names: it is a folder, or a command of this
+    user on this machine was given a location in its bucket (for a web server: the same one). A
+    request with credentials goes to no other place. Raises BadRequest as `location_of` does."""
+    location = location_of(place)
+    return location is None or _note_of(location).exists()
+
+
+def _note_of(location: Location) -> Path:
+    place = location if location.is_web else Location(location.scheme, location.root)
+    return cache_folder() / "named" / place.digest
 
 
 def open_cache(variables: Mapping[str, str] = os.environ) -> FileCache:

@@ -31,6 +31,7 @@ from stoker.run.listing import OUTCOMES, RUNNING
 from stoker.stores.client import StoreClient
 from stoker.stores.location import location_of
 from stoker.stores.objects import StoreError
+from stoker.stores.settings import was_named
 from stoker.survive.manifest import MARKER, names_in, read_manifest
 from stoker.survive.remedies import Remedies
 from stoker.text import one_line, shown
@@ -209,6 +210,12 @@ def set_facts(record: Mapping[str, Any]) -> SetFacts:
     """The set that a run was trained on."""
     path = record["data"]
     try:
+        if not was_named(path):
+            return SetFacts(
+                path,
+                problem=f"The set at {shown(path)} was not asked, because the run alone names "
+                "that place: evaluate the run with it as DATA first.",
+            )
         if not path or not 0 < description_bytes(path) <= LARGEST_DESCRIPTION:
             return SetFacts(path, problem=f"The set is no longer at {shown(path) or 'its place'}.")
         dataset = Dataset(path)

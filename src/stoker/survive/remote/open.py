@@ -24,7 +24,7 @@ from stoker.stores.head import KEY, WrongHead, read_head
 from stoker.stores.lease import LeaseHeld
 from stoker.stores.location import Location, location_of
 from stoker.stores.objects import Objects
-from stoker.stores.settings import cache_folder
+from stoker.stores.settings import cache_folder, note_named
 from stoker.survive.remote.folder_mark import (
     FolderMark,
     drop_foreign,
@@ -150,6 +150,7 @@ def local_copy(run: str, *, checkpoints: bool = False, also: str = "") -> str:
         return run
     if location.is_web:
         raise BadRequest(f"{location}: runs are read from s3://, gs:// and az:// alone")
+    note_named(location)
     objects = StoreClient(location)
     head = read_head(objects)
     content = Content.of(head.content if head else {}, objects.location)

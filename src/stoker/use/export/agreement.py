@@ -23,6 +23,7 @@ from stoker.data.loading.loader import BatchLoader
 from stoker.data.loading.order import InOrder
 from stoker.errors import StokerError
 from stoker.recipe.schedule import Batch
+from stoker.stores.settings import was_named
 from stoker.use.classifier import Classifier
 from stoker.use.exported.files import GRAPH, PROGRAM
 from stoker.use.exported.onnx_model import INPUT, new_session
@@ -67,9 +68,12 @@ class CheckImages:
 
 
 def check_images(classifier: Classifier, data: str, fingerprint: str) -> CheckImages:
-    """The first images of the run's evaluation; generated ones where its set is not there."""
+    """The first images of the run's evaluation; generated ones where its set is not there, or at a
+    location that the run alone names."""
     size = classifier.preprocessing.image_size
     try:
+        if not was_named(data):
+            raise StokerError("the run alone names this place")
         dataset = Dataset(data)
         split = dataset.eval_split
         if split is None or dataset.fingerprint != fingerprint:
