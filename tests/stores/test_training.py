@@ -268,3 +268,16 @@ def lane_shards(packed: Path, lane: int) -> set[str]:
     edges = plan.lane_starts[lane], plan.lane_starts[lane + 1] - 1
     first, last = np.searchsorted(plan.starts, edges, side="right") - 1
     return {f"set/train/{number:05d}.tar" for number in plan.shards[first : last + 1].tolist()}
+
+
+def test_the_set_of_a_run_is_read_without_its_name_where_it_was_named(
+    gateway: Gateway, stored: str, tmp_path: Path
+) -> None:
+    here, elsewhere = (with_cache(gateway, tmp_path / name) for name in ("here", "elsewhere"))
+    run_here(stoker_command("train", stored, "--run", "run", *FLAGS), here, tmp_path)
+    evaluate = stoker_command("evaluate", "run")
+    assert "top-1" in run_here(evaluate, here, tmp_path)
+    with pytest.raises(AssertionError, match="if you trust it, name it"):
+        run_here(evaluate, elsewhere, tmp_path)
+    assert "top-1" in run_here([*evaluate, stored], elsewhere, tmp_path)
+    assert "top-1" in run_here(evaluate, elsewhere, tmp_path)
