@@ -180,7 +180,7 @@ def share_inside(sample: HeldOut, table: dict[str, list[float]]) -> float:
 
 def crossed_coverage(layout: str) -> tuple[float, float]:
     """Shares inside ranges that were taken from the other half of the architectures: arch-out and
-    family-out."""
+    family-names-out."""
     data = training(layout)
     half = arch_out(data.architectures, seed=1)
     first = np.logical_or.reduce(half[: len(half) // 2])
@@ -221,7 +221,7 @@ def batch_costs() -> list[tuple[str, float, float]]:
 
 
 def family_rows(layout: str) -> list[tuple[str, int, str, str]]:
-    """For each family: rows, errors arch-out, errors family-out."""
+    """For each family: rows, errors arch-out, errors family-names-out."""
     data, near, far = training(layout), by_arch(layout), by_family(layout)
     rows = []
     for family in FAMILIES:

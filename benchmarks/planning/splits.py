@@ -1,7 +1,8 @@
 """What is held out together, fixed before anything was fitted.
 
-arch-out: names of one architecture (`tv_`, `_ap`, `_ns`) leave together, in ten shares. family-out:
-each of five families leaves whole.
+arch-out: names of one architecture (`tv_`, `_ap`, `_ns`) leave together, in ten shares.
+family-names-out: all rows with the names of one of five families leave; rows of the same blocks
+under other names stay.
 """
 
 from __future__ import annotations
