@@ -116,7 +116,7 @@ def test_a_stored_verdict_stays_readable() -> None:
     lines = shown.getvalue().splitlines()
     assert verdict["lines"][0] in lines
     assert lines[-1].startswith("finished: best top-1")
-    assert any(line.startswith("bound by ") for line in explain(run))
+    assert any(line.startswith("slowed by ") for line in explain(run))
 
 
 @pytest.mark.parametrize("kept", INTERRUPTED, ids=lambda kept: kept.name)

@@ -43,7 +43,7 @@ def test_a_packed_set_is_examined_in_all_respects(packed: Path, cwd: Path) -> No
     for name in ("read in a row", "read at random", "loader warm", "fp32", "stoker train"):
         (line,) = [line for line in printed.splitlines() if line.startswith(f"  {name} ")]
         assert "images/s" in line
-    assert "  bound by " in printed and "  next: " in printed and "the parts allow" in printed
+    assert "  slowed by " in printed and "  next: " in printed and "the parts allow" in printed
     figures = json.loads((cwd / "figures.json").read_text())
     assert set(figures) >= {"environment", "storage", "loader", "compute", "together", "forecast"}
     assert figures["forecast"]["images_per_s"] > 0

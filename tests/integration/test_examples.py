@@ -135,7 +135,7 @@ def test_fine_tuning_says_how_good_the_model_was_before_and_after(
 def test_the_meter_says_what_limits_a_loop(packed: Path, tmp_path: Path) -> None:
     photos = packed.parent / "photos" / "train"
     output = printed("meter_loop", tmp_path, photos, "--epochs", 1)
-    assert "epoch 0: loss " in output and "\nbound by " in output and "\nnext: " in output
+    assert "epoch 0: loss " in output and "\nslowed by " in output and "\nnext: " in output
 
 
 @pytest.mark.rotates(2)

@@ -9,7 +9,7 @@ from pages import ROOT, commands_in
 def test_every_command_of_the_readme_works() -> None:
     printed = "".join(follow())
     assert printed.count("finished: best top-1") == 1
-    assert "bound by" in printed
+    assert "slowed by" in printed
     assert is_right_answer(printed)
 
 

@@ -61,7 +61,7 @@ EVIDENCE = {
     "data": "{lost_share} of the time waiting for images",
     "host.lock": "the interpreter lock was not free at {late_share} of the sampling thread's "
     "wake-ups; the training thread waited {lost_share} of the time",
-    "host.small_batch": "a step of {images} images takes {step_s}; as part of a batch {larger} "
+    "host.small_batch": "a step of {images} takes {step_s}; as part of a batch {larger} "
     "times as large, these images would take {without_s}",
     "cores.others": "the training thread waited for a core {core_wait_share} of the time; "
     "this run used {own_cores} of {cores}",
@@ -148,8 +148,8 @@ def loop_actions(num_workers: int | None, cores: int) -> Mapping[str, str]:
         actions["data"] = f"load with more workers (DataLoader's {now}), or store smaller images"
     elif num_workers is not None:
         actions["data"] = (
-            f"store smaller images or add cores: the DataLoader has {num_workers} workers on "
-            f"{plural(cores, 'core')} already"
+            f"store smaller images or add cores: the DataLoader has "
+            f"{plural(num_workers, 'worker')} on {plural(cores, 'core')} already"
         )
     return actions
 
@@ -169,6 +169,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "_cores": "{:.2f}".format,
     "threads": lambda count: plural(int(count), "thread"),
     "cores": lambda count: plural(int(count), "core"),
+    "images": lambda count: plural(round(count), "image"),
     "": "{:,.0f}".format,
 }
 """How a number is written, by the end of its name."""
@@ -205,7 +206,7 @@ def runner_up(cause: str, numbers: Numbers) -> str:
 
 def lines(fields: Mapping[str, Any]) -> list[str]:
     """The lines that are printed, from the fields of a `verdict` event."""
-    shown = [f"bound by {fields['words']}: {fields['evidence']}"]
+    shown = [f"slowed by {fields['words']}: {fields['evidence']}"]
     step_s, without_s = fields["step_s"], fields["without_s"]
     if without_s is not None and (gain := 1 - without_s / step_s) >= LEAST_GAIN:
         shown.append(
@@ -213,5 +214,5 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
             f"({gain:.0%} less)"
         )
     if fields["runner_up"]:
-        shown.append(f"next limit: {fields['runner_up']}")
+        shown.append(f"second limit: {fields['runner_up']}")
     return [*shown, f"next: {fields['action']}"]

@@ -13,7 +13,7 @@ CANNOT_TELL = (
     "such a log does not show reading or decoding, the network port or idle time inside a step; "
     "'stoker doctor DATA' measures them on this machine"
 )
-TOO_SHORT = "too short to tell what bound it: log more steps than the warm-up"
+TOO_SHORT = "too short to tell what slowed it: log more steps than the warm-up"
 MISLEADS = 0.05
 """A typical line misleads if its wait differs from the mean by more than this share of a step."""
 

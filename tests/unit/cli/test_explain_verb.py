@@ -20,7 +20,7 @@ def test_a_log_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr().out
     assert "1. a log of pytorch/examples" in printed
     assert "2. a log of timm" in printed
-    assert printed.count("bound by data") == printed.count("bound by compute") == 1
+    assert printed.count("slowed by data") == printed.count("slowed by compute") == 1
 
 
 def test_what_is_no_log_is_refused_with_what_would_be(

@@ -50,7 +50,7 @@ def test_a_loop_that_waits_is_bound_by_data(model: nn.Module) -> None:
     assert verdict is not None
     held(verdict.limit == "data", verdict)  # a busy machine may keep the model waiting too
     assert verdict.without_s is not None and verdict.without_s < verdict.step_s - 0.03
-    assert any(line.startswith("bound by data") for line in verdict.lines())
+    assert any(line.startswith("slowed by data") for line in verdict.lines())
 
 
 class Waiting(Dataset[tuple[torch.Tensor, int]]):
@@ -149,4 +149,4 @@ def test_the_words_in_its_own_docstring_are_true(model: nn.Module) -> None:
     from textwrap import dedent
 
     exec(dedent(example), names)
-    assert printed and printed[0].startswith("bound by")
+    assert printed and printed[0].startswith("slowed by")

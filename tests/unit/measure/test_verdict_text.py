@@ -105,8 +105,8 @@ def test_events_of_older_runs_are_shown_as_they_were_written() -> None:
         "runner_up": "loading",
     }
     assert lines(event) == [
-        "bound by compute: 90% of the time",
+        "slowed by compute: 90% of the time",
         "without it: 1.00 s a step instead of 2.00 s (50% less)",
-        "next limit: loading",
+        "second limit: loading",
         "next: wait",
     ]

@@ -182,12 +182,12 @@ def test_a_run_that_went_on_is_no_longer_interrupted(run: Run) -> None:
 @pytest.mark.parametrize(
     ("parts", "verdict", "advice"),
     [
-        ({"data": 3.0, "forward": 1.0}, "bound by data", "--threads"),
-        ({"read": 3.0, "forward": 1.0}, "bound by reading", "faster disk"),
-        ({"decode": 3.0, "forward": 1.0}, "bound by decoding", "--max-side"),
-        ({"data": 0.01, "forward": 1.0}, "bound by compute", "--amp"),
-        ({"evaluation": 2.0, "forward": 1.0}, "bound by evaluation", "--eval-every"),
-        ({"checkpoint": 2.0, "forward": 1.0}, "bound by saving", "--checkpoint-interval"),
+        ({"data": 3.0, "forward": 1.0}, "slowed by data", "--threads"),
+        ({"read": 3.0, "forward": 1.0}, "slowed by reading", "faster disk"),
+        ({"decode": 3.0, "forward": 1.0}, "slowed by decoding", "--max-side"),
+        ({"data": 0.01, "forward": 1.0}, "slowed by compute", "--amp"),
+        ({"evaluation": 2.0, "forward": 1.0}, "slowed by evaluation", "--eval-every"),
+        ({"checkpoint": 2.0, "forward": 1.0}, "slowed by saving", "--checkpoint-interval"),
     ],
 )
 def test_what_bound_it_and_what_to_do(

@@ -26,7 +26,7 @@ def test_a_run_takes_eight_lines_at_most(writer: str, kind: str) -> None:
     assert lines[-1] == CANNOT_TELL
     assert all(line.isprintable() for line in lines)
     assert max(map(len, lines)) < 160
-    assert [line for line in lines if "bound by" in line]
+    assert [line for line in lines if "slowed by" in line]
     assert [line for line in lines if "next: " in line]
 
 
@@ -37,7 +37,7 @@ def test_bursts_are_told_with_what_a_line_shows() -> None:
     assert "without the first 11 steps (warm-up; " in lines[1]
     assert "images/s (batch 128)" in lines[1]
     assert "a typical line shows 0.000 s of waiting and misleads: 36 of 40 lines" in lines[3]
-    assert lines[4].startswith("   bound by data: ")
+    assert lines[4].startswith("   slowed by data: ")
     share = re.search(r"in bursts: (\d+)% of a step is waiting by the mean", lines[4])
     assert share
     # Three printed digits leave a quarter of a point open, and the figure is a whole one.
@@ -50,14 +50,14 @@ def test_bursts_are_told_with_what_a_line_shows() -> None:
 
 def test_a_steady_wait_misleads_nobody() -> None:
     text = "\n".join(explained(examples_old(0, simulate("steady", 401))))
-    assert "bound by data" in text
+    assert "slowed by data" in text
     assert "misleads" not in text
     assert "bursts" not in text
 
 
 def test_compute_promises_nothing() -> None:
     text = "\n".join(explained(examples_wide(0, simulate("compute", 401))))
-    assert "bound by compute" in text
+    assert "slowed by compute" in text
     assert "without it" not in text
 
 
@@ -75,7 +75,7 @@ def test_a_warmup_alone_is_not_judged() -> None:
     text = "\n".join(explained("Epoch: [0][10/99] Time 0.310 (1.204) Data 0.002 (0.415)\n"))
     assert TOO_SHORT in text
     assert "including the warm-up" in text
-    assert "bound by" not in text
+    assert "slowed by" not in text
 
 
 def test_runs_are_numbered_and_compared() -> None:

@@ -54,7 +54,7 @@ def plan_line(plan: MachinePlan) -> str:
     rate = estimate.images_per_s
     text = (
         f"{shown(plan.offer.machine)}: {span_text(hours)}, at {rate.middle:,.0f} images/s "
-        f"({rate.low:,.0f} to {rate.high:,.0f}), bound by {shown(estimate.binds)}"
+        f"({rate.low:,.0f} to {rate.high:,.0f}), slowed by {shown(estimate.binds)}"
     )
     if plan.on_demand is None:
         return f"{text}; no price: --price-per-hour states one"

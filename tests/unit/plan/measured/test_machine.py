@@ -176,7 +176,7 @@ def test_lines_say_time_rate_and_dollars(run: PlannedRun) -> None:
     assert (
         lines[0] == "measured: resnet9_w16 64 px batch 32 fp32, 1 rank: 100 images/s (100 to 100)"
     )
-    assert "at 100 images/s (85 to 122), bound by decode" in lines[1]
+    assert "at 100 images/s (85 to 122), slowed by decode" in lines[1]
     assert lines[1].endswith("no price: --price-per-hour states one")
     assert lines[2].startswith("that is: training 2:08, evaluating 4 s, start and saves ")
     every = (*lines, *measured_lines([plan], [file]))

@@ -194,7 +194,7 @@ class TestVerdict:
 
     def test_is_computed_where_the_run_gave_none(self, tmp_path: Path) -> None:
         run = look(RunMaker(tmp_path, steps=200).attempt(0, 120, None))
-        assert run.verdict and run.verdict[0].startswith("bound by ") and not run.verdict_at
+        assert run.verdict and run.verdict[0].startswith("slowed by ") and not run.verdict_at
 
     def test_too_few_steps(self, tmp_path: Path) -> None:
         run = look(RunMaker(tmp_path, steps=200).attempt(0, 5, None))

@@ -175,7 +175,7 @@ class TestVerdict:
         (verdict,) = stage.of_kind("verdict")
         assert verdict["step"] == 20
         assert verdict["limit"] == "decode"
-        assert verdict["lines"][0].startswith("bound by decoding")
+        assert verdict["lines"][0].startswith("slowed by decoding")
         assert verdict["step_s"] == pytest.approx(1.0)
         assert (
             list(stage.run.attempt_events(1))[-1]["kind"] != "verdict"
