@@ -147,7 +147,8 @@ def end_line(event: Event, run: str) -> str:
         )
     if event["outcome"] == "rolled back":
         return f"alarm: {event['reason']}"
-    return f"failed: {one_line(event['reason'])}"
+    at = f" at step {event['step']:,}" if "step" in event else ""
+    return f"failed{at}; for details: stoker explain {run}"  # the command itself prints why
 
 
 class PlainConsole:
@@ -170,7 +171,7 @@ class PlainConsole:
         self._start_lines: list[str] = []
         self._epoch: EpochProgress | None = None
         self._verdict: list[str] = []
-        self._limit = ""
+        self._limit = self._trouble = ""
 
     def print(self, text: str) -> None:
         say(text, stream=self._stream, wrap=False)
@@ -188,7 +189,10 @@ class PlainConsole:
             for line in start_lines(event):
                 # A roll-back starts another attempt in this process: known lines are not repeated.
                 if line not in self._start_lines:
-                    self.print(line)
+                    known = f"note: {self._trouble}: "  # what the alarm of the roll-back has said
+                    self.print(
+                        f"note: {line.removeprefix(known)}" if line.startswith(known) else line
+                    )
                     self._start_lines.append(line)
         elif kind == "step" and self._epoch:
             self._epoch.add(event)
@@ -210,6 +214,8 @@ class PlainConsole:
         elif kind == "end":
             if event["outcome"] == "finished" and self._verdict:
                 self.print(self._verdict[0])
+            if event["outcome"] == "rolled back":
+                self._trouble = event["reason"]
             if event["outcome"] != "refused":  # the command itself prints why
                 self.print(end_line(event, self._run))
 

@@ -271,16 +271,36 @@ class TestEnd:
                 "stopped at step 1,234 (SIGTERM), everything saved: "
                 "the same command goes on from here",
             ),
-            (end("failed", reason="StokerError: no disk"), "failed: StokerError: no disk"),
+            (
+                end("failed", reason="StokerError: no disk"),
+                "failed at step 40; for details: stoker explain runs/one",
+            ),
             (
                 {"kind": "end", "outcome": "failed", "reason": "BadRequest: no", "parts": {}},
-                "failed: BadRequest: no",
+                "failed; for details: stoker explain runs/one",
             ),
         ],
     )
     def test_how_it_ended(self, stream: io.StringIO, event: Event, line: str) -> None:
         PlainConsole("runs/one", stream=stream)(event)
         assert stream.getvalue() == line + "\n"
+
+    def test_trouble_is_told_once(self, stream: io.StringIO) -> None:
+        """The alarm names it, the next attempt its remedy, and the command why the run ended."""
+        console, trouble = PlainConsole("runs/one", stream=stream), "not finite at step 2: the loss"
+        console(attempt())
+        for remedy in ("rolled back; this batch is skipped", "rolled back; a lower rate"):
+            console(end("rolled back", reason=trouble))
+            console(attempt(warnings=["careful", f"{trouble}: {remedy}"]))
+        console(end("failed", reason=f"{trouble}, after 2 roll-backs"))
+        assert stream.getvalue().splitlines()[1:] == [
+            f"alarm: {trouble}",
+            "note: careful",
+            "note: rolled back; this batch is skipped",
+            f"alarm: {trouble}",
+            "note: rolled back; a lower rate",
+            "failed at step 40; for details: stoker explain runs/one",
+        ]
 
     def test_a_refusal_is_told_by_the_verb(self, stream: io.StringIO) -> None:
         PlainConsole("runs/one", stream=stream)(end("refused", reason="the network is too slow"))
