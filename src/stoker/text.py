@@ -123,10 +123,11 @@ def size(count: float) -> str:
     return f"{count / {'kB': 1e3, 'MB': 1e6, 'GB': 1e9}[unit]:.1f} {unit}"
 
 
-def plural(count: int, word: str) -> str:
-    """A number with its noun, such as 1 image, 2,000 images or 3 batches."""
+def plural(count: float, word: str) -> str:
+    """A number with its noun, such as 1 image, 2,000 images, 3 batches or 0.5 epochs."""
     ending = "" if count == 1 else ("es" if word.endswith(("s", "tch")) else "s")
-    return f"{count:,} {word}{ending}"
+    number = rough(count, 6) if isinstance(count, float) else f"{count:,}"
+    return f"{number} {word}{ending}"
 
 
 def cut(text: str, width: int) -> str:

@@ -76,9 +76,12 @@ def test_size(count: float, text: str) -> None:
         (1, "class", "1 class"),
         (3, "class", "3 classes"),
         (1_281_167, "sample", "1,281,167 samples"),
+        (1.0, "epoch", "1 epoch"),
+        (0.5, "epoch", "0.5 epochs"),
+        (1e6, "hour", "1,000,000 hours"),
     ],
 )
-def test_plural(count: int, word: str, text: str) -> None:
+def test_plural(count: float, word: str, text: str) -> None:
     assert plural(count, word) == text
 
 

@@ -56,7 +56,7 @@ def parser() -> Parser:
         "--memory",
         type=float,
         metavar="GB",
-        help="measure nothing: predict whether training fits into GPUs of so many GB",
+        help="measure nothing: predict whether training fits into GPUs with this much memory",
     )
     add("--ranks", type=int, default=1, metavar="N", help="processes here [1]")
     add("--nodes", metavar="N", help="machines to measure the links between")

@@ -24,7 +24,7 @@ from stoker.fleet.sky.yaml import Plain
 from stoker.recipe.model_file import is_own
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import resolutions
-from stoker.text import say, shown
+from stoker.text import plural, say, shown
 from stoker.train.model.names import OWN
 
 FOLDER = Path("jobs")
@@ -102,7 +102,8 @@ def run(arguments: Sequence[str]) -> int:
     write_file(folder / WHEEL, wheel_bytes())
     write_file(folder / FILE, text.encode())
     write_job(folder, job)
-    say(f"task file {folder / FILE}; the machine ends with the job, or after {task.hours:g} hours")
+    hours = plural(task.hours, "hour")
+    say(f"task file {folder / FILE}; the machine ends with the job, or after {hours}")
     code = launch(LaunchCommand(task, folder / FILE, parsed.yes, (sky,)).words)
     if code:
         say(

@@ -27,7 +27,7 @@ from stoker.host.plain_file import read_plain
 from stoker.run.leases import LeaseFile, past_leases, used_s
 from stoker.run.progress import RunProgress
 from stoker.survive.watchdog import GIVE_UP_AFTER, TIMES_USUAL
-from stoker.text import say, shown
+from stoker.text import plural, say, shown
 
 MACHINE_FILE = Path(".stoker-lease.json")
 """Below the user's home: the newest lease of this machine."""
@@ -134,8 +134,8 @@ def start(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     used_h = (BoundedRead(lambda: used_s(parsed.run))() or 0.0) / 3600
     if used_h >= parsed.hours:
         raise StokerError(
-            f"the lease is used up: {used_h:.1f} of {parsed.hours:g} hours; launch it again with "
-            "more --hours"
+            f"the lease is used up: {used_h:.1f} of {plural(parsed.hours, 'hour')}; launch it "
+            "again with more --hours"
         )
     name = uuid4().hex
     try:
@@ -157,8 +157,9 @@ def start(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
             raise StokerError(f"the lease did not start: see {shown(str(parsed.log))}")
         time.sleep(0.05)
     say(
-        f"lease: this machine ends with the job, after {parsed.stall:g} minutes without progress, "
-        f"or after {parsed.hours - used_h:.1f} hours; log: {shown(str(parsed.log.absolute()))}"
+        f"lease: this machine ends with the job, after {plural(parsed.stall, 'minute')} without "
+        f"progress, or after {parsed.hours - used_h:.1f} hours; log: "
+        f"{shown(str(parsed.log.absolute()))}"
     )
     return FINISHED
 

@@ -57,7 +57,7 @@ def parser() -> Parser:
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="after the end, wait so long for a tracker that takes nothing [60]",
+        help="after the end, seconds to wait for a tracker that takes nothing [60]",
     )
     add(
         "--notify",

@@ -106,7 +106,7 @@ def add_money_flags(parser: Parser) -> list[argparse.Action]:
             "--max-hours",
             type=float,
             metavar="X",
-            help="stop with a checkpoint before the attempts of the run take so long [no limit]",
+            help="stop with a checkpoint before the attempts of the run take X hours [no limit]",
         ),
     ]
 

@@ -24,7 +24,7 @@ def parser() -> Parser:
     )
     work.add_argument("grid", metavar="GRID", type=Path, help="the folder of a sweep or study")
     work.add_argument("--plan", metavar="DIGEST", required=True, help="which of its plans")
-    work.add_argument("--cells", metavar="N", type=int, help="so many cells at most [all]")
+    work.add_argument("--cells", metavar="N", type=int, help="run at most N cells [all]")
     return work
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from stoker.measure.environment import Environment, FreeSpace
+from stoker.text import plural
 
 LEAST_FILES = 1024
 LEAST_INODES = 1000
@@ -50,7 +51,8 @@ def problems(machine: Environment, needs: Needs) -> Iterator[tuple[str, str]]:
         )
     if machine.gpus and machine.cores < CORES_A_GPU * len(machine.gpus):
         yield (
-            f"{machine.cores} cores for {len(machine.gpus)} GPUs: the GPUs will wait for decoding",
+            f"{plural(machine.cores, 'core')} for {plural(len(machine.gpus), 'GPU')}: "
+            "the GPUs will wait for decoding",
             f"ask for at least {CORES_A_GPU} cores a GPU",
         )
     if machine.machine_cores and machine.cores < machine.machine_cores:

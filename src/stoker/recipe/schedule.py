@@ -64,7 +64,7 @@ class Timeline:
         if position and total - position < phases[-1].batch_size:
             raise BadRequest(
                 f"the run is at epoch {position / samples:.2f}, and less than one batch is left of "
-                f"{recipe.epochs} epochs: raise --epochs"
+                f"{plural(recipe.epochs, 'epoch')}: raise --epochs"
             )
         stretches: list[Stretch] = []
         for phase, following in zip(phases, (*phases[1:], None), strict=True):
@@ -78,8 +78,9 @@ class Timeline:
             position, step = stretches[-1].end_position, step + steps
             if steps < 1 or position > total:
                 raise BadRequest(
-                    f"batch_size = {phase.batch_size} is too large for a run of {total:,} samples "
-                    f"({samples:,} images x {recipe.epochs} epochs): lower --batch-size"
+                    f"batch_size = {phase.batch_size} is too large for a run of "
+                    f"{plural(total, 'sample')} ({plural(samples, 'image')} x "
+                    f"{plural(recipe.epochs, 'epoch')}): lower --batch-size"
                 )
         return cls(samples, recipe.epochs, tuple(stretches))
 

@@ -124,9 +124,9 @@ def size_notes(
 def in_words(name: str, value: Any) -> list[str]:
     """What a value of a key says, in parts."""
     if name == "warmup_epochs":
-        return [f"warm-up {value:g} epochs"]
+        return [f"warm-up {plural(value, 'epoch')}"]
     if name == "freeze_epochs":
-        return [f"frozen for {value:g} epochs"]
+        return [f"frozen for {plural(value, 'epoch')}"]
     if name == "decay_epochs":
         return [f"decays at epochs {', '.join(f'{at:g}' for at in value)}"]
     starts = ", ".join(str(phase.from_epoch) for phase in value)

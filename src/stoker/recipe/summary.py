@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Timeline, cuts, micro_cuts, peak_lr
-from stoker.text import plural
+from stoker.text import plural, rough
 
 LIKE_SGD = re.compile(r"c?sgd\w*|momentum|nesterovw?|n?lar[sc]")
 """Optimisers that take the learning rates of SGD."""
@@ -31,15 +31,15 @@ def derived_line(
     offsets = micro_cuts(share, recipe.micro_batch if micro_batch is None else micro_batch)
     sizes = [end - begin for begin, end in pairwise(offsets)]
     up_to = "" if first.batch_size == world * max(sizes) * len(sizes) else "up to "
-    peaks = dict.fromkeys(f"{peak_lr(recipe, s.batch_size):.4g}" for s in timeline.stretches)
-    rule = f"{recipe.lr_base:g} for {recipe.lr_base_size} images, {recipe.lr_base_scale}"
+    peaks = dict.fromkeys(rough(peak_lr(recipe, s.batch_size), 4) for s in timeline.stretches)
+    rule = f"{recipe.lr_base:g} for {plural(recipe.lr_base_size, 'image')}, {recipe.lr_base_scale}"
     factors = f", head x {recipe.head_lr_scale:g}" if recipe.head_lr_scale != 1 else ""
     factors += f", layer decay {recipe.layer_decay:g}" if recipe.layer_decay != 1 else ""
     return (
         f"global batch {first.batch_size:,} = {plural(world, 'rank')} x "
         f"{up_to}{plural(max(sizes), 'image')} x {plural(len(sizes), 'micro-batch')}; "
         f"peak learning rate {' / '.join(peaks)} ({'--lr' if recipe.lr else rule}{factors}); "
-        f"warm-up {recipe.warmup_epochs:g} epochs = "
+        f"warm-up {plural(recipe.warmup_epochs, 'epoch')} = "
         f"{plural(warmup_steps(recipe, timeline), 'step')}; "
         f"{plural(recipe.epochs, 'epoch')} = {plural(timeline.steps, 'step')}"
     )
@@ -90,10 +90,10 @@ def fixed_rate_warnings(recipe: Recipe, timeline: Timeline) -> list[str]:
     if recipe.optimizer == "sgd" and factor >= FAR_OFF * (1 - 1e-9):
         tuned = f" to fine-tune ({FINE_TUNING_RATE:g} for {FINE_TUNING_SIZE})"
         texts.append(
-            f"--lr {recipe.lr:g} is {factor:.0f} times "
-            f"{'larger' if recipe.lr > rule else 'smaller'} than the {rule:.4g} that "
+            f"--lr {rough(recipe.lr, 6)} is {rough(round(factor), 3)} times "
+            f"{'larger' if recipe.lr > rule else 'smaller'} than the {rough(rule, 3)} that "
             f"{'is usual' if fine_tunes(recipe) else '--lr-base gives'} for a batch of "
-            f"{size:,} images{tuned if fine_tunes(recipe) else ''}"
+            f"{plural(size, 'image')}{tuned if fine_tunes(recipe) else ''}"
         )
     return texts
 

@@ -24,6 +24,7 @@ from stoker.stores.objects import Conflict, Denied, Found, Missing, StoreError, 
 from stoker.stores.patience import Pace, Patience, answer_to, answers_to
 from stoker.stores.settings import store_patience
 from stoker.stores.trouble import NoParts, StoreTrouble, error_of, trouble_of
+from stoker.text import plural
 from stoker.text import size as size_text
 
 Result = TypeVar("Result")
@@ -135,7 +136,7 @@ class StoreClient:
                     raise error_of(trouble, place) from error
                 self.failures += 1
                 if not patience.may_try_again(f"{self.place}: {trouble.cause}"):
-                    text = f"{trouble.sentence(place)} (tried {patience.failures} times)"
+                    text = f"{trouble.sentence(place)} (tried {plural(patience.failures, 'time')})"
                     raise StoreError(text) from error
             else:
                 self._has_keys = True

@@ -19,6 +19,7 @@ from stoker.commit import write_json
 from stoker.errors import StokerError
 from stoker.host.plain_file import read_plain
 from stoker.recipe.recipe import Recipe
+from stoker.text import plural
 
 NOT_FINITE, EXPLODING, MEMORY = "not finite", "exploding", "out of memory"
 HIGH = "high from the first step"
@@ -129,7 +130,7 @@ class Remedies:
             raise StokerError(f"{message}; {evidence}")
         if retries >= recipe.divergence_retries:
             raise StokerError(
-                f"{message}, after {retries} roll-backs; {evidence}; "
+                f"{message}, after {plural(retries, 'roll-back')}; {evidence}; "
                 "try a lower --lr, --clip-grad or a longer warm-up"
             )
         if trouble.kind == EXPLODING or exploded or recipe.on_divergence == "cut":

@@ -107,8 +107,9 @@ def own_device(local_rank: int, local_world: int) -> torch.device:
     if gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ and not shares_variables():
         number = 0  # a scheduler gives each task a GPU of its own, which is number 0 there
     if number >= gpus:
+        are = "is 1" if gpus == 1 else f"are {gpus}"
         raise BadRequest(
-            f"{local_world} ranks need a GPU each, and there are {gpus}: lower --ranks to {gpus}"
+            f"{local_world} ranks need a GPU each, and there {are}: lower --ranks to {gpus}"
         )
     device = torch.device("cuda", number)
     try:

@@ -31,7 +31,7 @@ from stoker.host.limits import usable_cores, usable_memory
 from stoker.host.out_of_memory import is_out_of_memory
 from stoker.recipe.schedule import Batch
 from stoker.run.directory import class_difference
-from stoker.text import shown
+from stoker.text import plural, shown
 from stoker.train.process_group import own_device
 from stoker.train.transfer import transfer_to
 from stoker.use.classifier import Classifier
@@ -171,7 +171,7 @@ class Predictor:
             if not is_out_of_memory(error):
                 raise
             raise StokerError(
-                f"{len(batch.names)} images at once do not fit into memory: "
+                f"{plural(len(batch.names), 'image')} at once: too much for the memory: "
                 f"give a smaller --batch-size"
             ) from error
         classes = logits.sort(dim=1, descending=True, stable=True).indices[:, : self.top]

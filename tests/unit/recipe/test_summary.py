@@ -206,3 +206,8 @@ def test_a_rate_for_sgd_is_held_against_others(optimizer):
 @pytest.mark.parametrize("optimizer", ["sgd", "lars", "nlarc", "csgdw", "nesterov"])
 def test_some_optimisers_take_the_rates_of_sgd(optimizer):
     assert warned_of(Recipe(optimizer=optimizer), 64 * 5) == []
+
+
+def test_numbers_that_nobody_means_are_still_readable():
+    (text,) = warned_of(Recipe(lr=1e6, batch_size=200, epochs=1), 200)
+    assert "--lr 1,000,000 is 12,800,000 times larger than the 0.0781 " in text

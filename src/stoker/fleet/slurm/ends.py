@@ -17,6 +17,7 @@ from typing import Any
 
 from stoker.errors import BAD_REQUEST, FINISHED, INTERRUPTED
 from stoker.fleet.slurm.commands import append_line, read_lines, state_of
+from stoker.text import plural
 
 STOPPED = (INTERRUPTED, 128 + signal.SIGUSR1, 128 + signal.SIGTERM)
 """Codes of a command that was told to stop: with everything saved, or by a signal that came before
@@ -57,7 +58,7 @@ def decide(
         return Decision(False, "refused: the message above says what to change")
     most = MOST_REQUEUES if progress.marks else MOST_BLIND
     if len(earlier) >= most:
-        return Decision(False, f"stopped: queued again {most} times already")
+        return Decision(False, f"stopped: queued again {plural(most, 'time')} already")
     stopped = code in STOPPED
     if stopped and preempted:
         return Decision(True, f"preempted{where}, saved: queued again")

@@ -25,7 +25,7 @@ from stoker.plan.workload import WorkStage
 from stoker.price.offers import Offer
 from stoker.recipe.model_file import is_own
 from stoker.recipe.recipe import Recipe
-from stoker.text import shown
+from stoker.text import plural, shown
 from stoker.train.model.names import check_model
 
 SAME_CELL = 0.18
@@ -140,8 +140,8 @@ def stage_rate(run: PlannedRun, stage: WorkStage, result: BenchResult) -> StageR
         model, size, ranks = shown(run.work.model), stage.image_size, ranks_of(result)
         raise BadRequest(
             f"the benchmark of {shown(result.machine)} has no row of {model} at {size} px, "
-            f"{run.precision}, with {ranks} ranks: measure it with stoker bench train DATA "
-            f"--model {model} --image-size {size}"
+            f"{run.precision}, with {plural(ranks, 'rank')}: measure it with stoker bench "
+            f"train DATA --model {model} --image-size {size}"
         )
     row = min(same, key=lambda row: abs(row.cell.batch_size - stage.batch_size))
     is_same = row.cell.batch_size == stage.batch_size

@@ -133,7 +133,9 @@ def closing_lines(
         )
     days = {(row.offer.provider or row.offer.machine, row.offer.date) for row in rows}
     dates = ", ".join(f"{shown(provider)} {day}" for provider, day in sorted(days))
-    lines.append(f"prices: {dates}; spot machines are taken to last {terms.hours_between:g} hours")
+    lines.append(
+        f"prices: {dates}; spot machines are taken to last {plural(terms.hours_between, 'hour')}"
+    )
     sources = sorted({row.source for row in rows if row.estimate})
     lines += [f"compute: {shown(source)}" for source in sources[:1]]
     return [*lines, *old_price_lines([row.offer for row in rows], terms.begins)]

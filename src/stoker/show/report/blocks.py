@@ -15,7 +15,7 @@ from stoker.show.report.charts import HeatMap, TimeLine, TimeSpan, as_share, tim
 from stoker.show.report.elements import Html, PageTable, folded, table_html, tag
 from stoker.show.report.facts import RunFacts
 from stoker.show.report.svg import WIDTH, PlotScale, number_text, ticks, widened
-from stoker.text import clock, printable
+from stoker.text import clock, plural, printable
 
 MOST_SPANS = 30
 SPAN_HEIGHT, SPAN_BAR = 46, 14
@@ -40,7 +40,7 @@ def time_line(facts: RunFacts) -> TimeLine:
         ending = ending_of(facts, number)
         redone = attempt.redone / attempt.steps if attempt.steps else 0.0
         repeated = f", {attempt.redone:,} repeated later" if attempt.redone else ""
-        label = f"Attempt {number}: {ending}, {attempt.steps:,} steps{repeated}"
+        label = f"Attempt {number}: {ending}, {plural(attempt.steps, 'step')}{repeated}"
         is_whole = bool(attempt.end) or (is_newest and facts.is_running)
         spans.append(TimeSpan(label, attempt.began, attempt.last, redone, is_whole))
     return TimeLine(

@@ -294,8 +294,7 @@ def learning_rate(facts: RunFacts) -> Question:
     is_known = isinstance(name, str)
     schedule = f"the schedule '{str(name)[:40]}'" if is_known else "an unknown schedule"
     warm_up = facts.number("warmup_epochs")
-    epochs = "1 epoch" if warm_up == 1 else f"{warm_up or 0:g} epochs"
-    how = f", after a warm-up of {epochs}" if warm_up else ", without a warm-up"
+    how = f", after a warm-up of {plural(warm_up, 'epoch')}" if warm_up else ", without a warm-up"
     how = how if warm_up is not None else ""
     answer = (
         f"It was highest at {rates[peak]:.4g} (epoch {points[peak].epoch:.2f}) and came to "
@@ -368,7 +367,7 @@ def checkpoint_parts(facts: RunFacts) -> Question:
     if own is None:
         answer = "None is left in this directory; one has these files."
         return Question(title, answer, (table,))
-    return Question(title, f"{len(names)} files: {', '.join(names)}.", (table,))
+    return Question(title, f"{plural(len(names), 'file')}: {', '.join(names)}.", (table,))
 
 
 def checkpoint_size(facts: RunFacts) -> Question:

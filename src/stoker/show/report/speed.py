@@ -264,7 +264,7 @@ def step_time(facts: RunFacts) -> Question:
     mean = f", {seconds(batch / images_s)} by the mean" if images_s else ""
     speed = f": {images_s:,.0f} images a second" if images_s else ""
     spread = (
-        f"From {seconds(low)} to {seconds(high)} for 90% of the steps: {steps:,} steps in "
+        f"From {seconds(low)} to {seconds(high)} for 90% of the steps: {plural(steps, 'step')} in "
         f"{plural(len(points), 'row')} of about ten seconds, each with its mean. Evaluations and "
         "saves come between steps and are left out."
     )

@@ -30,6 +30,7 @@ from stoker.measure.trials.forecast import Cost, fixed_s, for_batch, spread
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.schedule import Batch, Timeline, one_phase
 from stoker.survive.remedies import MEMORY, Remedies, Trouble
+from stoker.text import plural
 from stoker.train.device import build_on_device, set_arithmetic
 from stoker.train.loaders import build_loaders, prepare
 from stoker.train.model.build import Normalise, check_image_sizes
@@ -141,8 +142,8 @@ class Trial:
                 raise AssertionError(f"a step that cannot diverge did: {trouble}") from trouble
             images, recipe = len(loaded.labels), self.recipe
             raise BadRequest(
-                f"{recipe.model} runs out of memory with {images:,} images of {recipe.image_size} "
-                "px at once: lower --batch-size, or set --micro-batch to "
+                f"{recipe.model} runs out of memory with {plural(images, 'image')} of "
+                f"{recipe.image_size} px at once: lower --batch-size, or set --micro-batch to "
                 f"{max(images // 2, 2)} or less"
             ) from trouble
 

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from stoker.errors import BadRequest
 from stoker.recipe.recipe import Recipe
+from stoker.text import plural
 from stoker.train.device import memory_format
 from stoker.train.model.build import check_image_sizes
 from stoker.train.model.optimizer_names import BUILT_IN
@@ -306,7 +307,7 @@ def refuse_too_large(recipe: Recipe, classes: int, free_bytes: int) -> None:
     each = max((needed - least) / max(images - 2, 1), 1)
     fits = 2 + max(int((free_bytes - least) / each) // 2 * 2, 0)
     raise BadRequest(
-        f"{images:,} images of {size} px at once through {recipe.model} need about "
+        f"{plural(images, 'image')} of {size} px at once through {recipe.model} need about "
         f"{needed / GB:,.1f} GB, and {free_bytes / GB:,.1f} GB are free: lower "
         f"--batch-size or --micro-batch to {fits:,}, or --image-size"
     )

@@ -275,13 +275,15 @@ def preprocessing(card: CardFacts) -> list[str]:
 
 def training(card: CardFacts) -> list[str]:
     values, facts = card.values, card.facts
+    epochs = values.get("epochs")
+    length = plural(epochs, "epoch") if isinstance(epochs, int) else "? epochs"
     start = "pre-trained weights" if values.get("pretrained") else "random weights"
     average = ", moving average of the weights" if values.get("ema") else ""
     return [
         f"- Data: {escaped(card.data)}, {plural(card.training_images, 'training image')}, "
         f"fingerprint `{plain(facts['fingerprint'])}`",
         f"- Recipe: {escaped(card.recipe)}, digest `{plain(facts['recipe_digest'])}`: "
-        f"{number(values.get('epochs'))} epochs, batch size {number(values.get('batch_size'))}, "
+        f"{length}, batch size {number(values.get('batch_size'))}, "
         f"{escaped(str(values.get('optimizer', '')))}, seed {number(values.get('seed'))}, from "
         f"{start}{average}",
         f"- Checkpoint: step {facts['step']:,}",

@@ -23,7 +23,7 @@ from stoker.commit import sha256_file
 from stoker.faults import reach
 from stoker.recipe.model_file import is_own
 from stoker.run.directory import Run
-from stoker.text import printable
+from stoker.text import plural, printable
 from stoker.train.model.names import OWN
 from stoker.train.model.own_code import own_code_of
 from stoker.train.model.weight_places import CONFIG
@@ -73,7 +73,7 @@ def export_run(run_path: Path, out: Path, options: ExportOptions) -> ExportRepor
         reach("export:models")
         written = [name for name in (*FILE_OF.values(), CODE) if (draft / name).exists()]
         check, differences = compare(run, classifier, draft, written)
-        checked_on = f"{len(check.images)} {check.kind} images" if check else ""
+        checked_on = plural(len(check.images), f"{check.kind} image") if check else ""
         report = ExportReport(
             classifier.origin,
             classifier.recipe.model,

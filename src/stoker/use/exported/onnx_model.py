@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from stoker.errors import BadRequest, StokerError
 from stoker.host.limits import usable_memory
-from stoker.text import one_line, shown
+from stoker.text import one_line, plural, shown
 from stoker.use.exported.files import READERS, require_packages
 
 INPUT, OUTPUTS = "images", ("logits", "probabilities")
@@ -53,8 +53,8 @@ class OnnxModel(nn.Module):
             raise self._failed(error) from error
         if logits.shape != (len(images), self._classes):
             raise StokerError(
-                f"{self._origin} is wrong: for {len(images)} images its output has the shape "
-                f"{logits.shape}"
+                f"{self._origin} is wrong: for {plural(len(images), 'image')} its output has the "
+                f"shape {logits.shape}"
             )
         return torch.from_numpy(logits).to(images.device)
 

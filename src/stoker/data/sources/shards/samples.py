@@ -26,7 +26,7 @@ from stoker.data.sources.item import one_reason
 from stoker.data.sources.zip_stream import Bomb, refuse_bomb
 from stoker.errors import StokerError
 from stoker.host.plain_file import open_plain
-from stoker.text import shown
+from stoker.text import plural, shown
 
 MOST_SAMPLES = 1 << 24
 """In one shard, which has at most 4 GB: offsets are numbers of 32 bits."""
@@ -180,7 +180,7 @@ def framed_samples(source: _Forward, count: int) -> Iterator[bytes | None]:
 def offsets_in(source: _Forward, count: int, stated: int) -> NDArray[np.uint32]:
     """The offsets of a shard, in order. Raises ShardDamage where it has another count."""
     if stated != count or count > MOST_SAMPLES:
-        raise ShardDamage(f"it has {stated:,} samples, and the index says {count:,}")
+        raise ShardDamage(f"it has {plural(stated, 'sample')}, and the index says {count:,}")
     offsets = np.frombuffer(source.read(4 * (count + 1)), "<u4")
     if (offsets[1:] < offsets[:-1]).any():
         raise ShardDamage("an offset points backwards")
