@@ -19,6 +19,7 @@ from stoker.cli.streams import closing_code, open_streams
 from stoker.errors import BAD_REQUEST, FINISHED, BadRequest, StokerError
 from stoker.host.signals import ignore_stop_signals
 from stoker.host.threads import end_process, limit_spinning
+from stoker.stores.location import refuse_credentials_in
 from stoker.survive.stopping import stoppable
 from stoker.text import lost_output, one_line, say, say_error, shown
 
@@ -80,6 +81,7 @@ def run_command(words: list[str], *, is_process: bool) -> int:
     needs_output = True
     try:
         arm_faults()
+        refuse_credentials_in(words)
         verb, rest = find_verb(words)
         needs_output = verb not in ("train", "pack")
         if verb is None:

@@ -24,6 +24,7 @@ from stoker.fleet.sky.yaml import Plain
 from stoker.recipe.model_file import is_own
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import resolutions
+from stoker.stores.location import refuse_credentials
 from stoker.text import plural, say, shown
 from stoker.train.model.names import OWN
 
@@ -36,6 +37,7 @@ OPTIONS = {
     "disk": ("GB", "disk_size", "disk of the machine"),
 }
 """Flags, each with its value, SkyPilot's name and its help."""
+AMOUNTS = ("cpus", "memory", "disk")
 OURS = ("accelerators", "autostop", "cloud", "infra", "job_recovery", "region", "use_spot", "zone")
 """What --resource cannot set: there are flags for it, or the lease depends on it."""
 URL = re.compile(r"[a-z][a-z0-9]*://[^/\s]+\S*")
@@ -143,8 +145,11 @@ def task_of(parsed: argparse.Namespace, command: Sequence[str]) -> SkyTask:
             "name a bucket for the run, such as --bucket s3://mine/runs: the machine's own disk is "
             "lost with it"
         )
-    if not 0 < parsed.hours < 1e5:
-        raise BadRequest(f"--hours must be a positive number, not {parsed.hours:g}")
+    for url in (parsed.bucket, *command[1:]):
+        refuse_credentials(url)
+    for flag, value in (("hours", parsed.hours), ("stall", parsed.stall)):
+        if value is not None and not 0 < value < 1e5:
+            raise BadRequest(f"--{flag} must be a positive number, not {value:g}")
     if wrong := next((name for name in parsed.secret if not VARIABLE.fullmatch(name)), None):
         raise BadRequest(
             f"--secret {shown(wrong.partition('=')[0])}: name the variable alone; its value is "
@@ -243,6 +248,8 @@ def resources_of(parsed: argparse.Namespace) -> dict[str, Plain]:
         value = getattr(parsed, flag.replace("-", "_"))
         if value is not None and not value.strip():
             raise BadRequest(f"--{flag} is empty")
+        if value is not None and flag in AMOUNTS and not value[0].isdecimal():
+            raise BadRequest(f"--{flag} must be a number, such as 32 or 32+, not {shown(value)}")
         if value is not None:
             resources[key] = int(value) if key == "disk_size" and value.isdecimal() else value
     for pair in parsed.resource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -81,7 +82,7 @@ def check_flags(parsed: argparse.Namespace) -> None:
         raise BadRequest("--date goes with --refresh FOLDER")
     if parsed.region and not parsed.history:
         raise BadRequest("--region goes with --history MACHINE")
-    if parsed.max_price is not None and not parsed.max_price > 0:
+    if parsed.max_price is not None and not 0 < parsed.max_price < math.inf:
         raise BadRequest(f"--max-price must be above 0, not {parsed.max_price:g}")
 
 

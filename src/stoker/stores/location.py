@@ -2,15 +2,16 @@
 
     s3://BUCKET/PREFIX    gs://BUCKET/PREFIX    az://CONTAINER/PREFIX    http(s)://HOST/PREFIX
 
-Invariants: a location holds no credentials: one that does is refused, and what it holds is not
-repeated in the message. A key below a location never leads out of it. A `Path` of a location, which
-has lost one slash, is the same location.
+Invariants: a location holds no credentials: one that does is refused in any word of a command, and
+what it holds is not repeated in the message. A key below a location never leads out of it. A
+`Path` of a location, which has lost one slash, is the same location.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stoker.commit import sha256_of
@@ -20,6 +21,7 @@ from stoker.text import shown
 SCHEMES = {"s3": "bucket", "gs": "bucket", "az": "container", "http": "host", "https": "host"}
 """What can be read, and what comes behind the slashes."""
 OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "abfs": "az", "abfss": "az"}
+_STORES = tuple(f"{name}:/" for name in {*SCHEMES, *OTHER_NAMES} - {"http", "https"})
 _LOCATION = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?!/)(.*)", re.DOTALL)
 _LONGEST = 1024
 """Characters: the longest key of S3, GCS and Azure."""
@@ -72,21 +74,38 @@ def location_of(place: str | os.PathLike[str]) -> Location | None:
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise BadRequest(f"{scheme}:// cannot be read: use {known} or a path")
+    refuse_credentials(text)
     root, _, prefix = rest.partition("/")
-    if "@" in root:
-        raise BadRequest(
-            f"a {scheme}:// location must not hold credentials: set them in the environment"
-        )
-    if "?" in rest or "#" in rest:
-        raise BadRequest(
-            f"a {scheme}:// location must not hold ? or #: signed addresses cannot be used, set "
-            "credentials in the environment"
-        )
     if not root:
         raise BadRequest(f"{shown(text)} names no {SCHEMES[scheme]}")
     if not rest.isprintable() or len(rest) > _LONGEST or {".", ".."} & set(prefix.split("/")):
         raise BadRequest(f"{shown(text)} is not a location")
     return Location(scheme, root, re.sub("/+", "/", prefix).strip("/"))
+
+
+def refuse_credentials(text: str) -> None:
+    """Raise BadRequest for a location of any scheme that holds credentials or a signature."""
+    match = _LOCATION.fullmatch(text)
+    scheme, rest = (match[1].lower(), match[2]) if match else ("", "")
+    root = rest.partition("/")[0]
+    if "@" in root or (":" in root and "@" in rest and not scheme.startswith("http")):
+        raise BadRequest(
+            f"a {scheme}:// location must not hold credentials: set them in the environment"
+        )
+    if match and ("?" in rest or "#" in rest):
+        raise BadRequest(
+            f"a {scheme}:// location must not hold ? or #: signed addresses cannot be used, set "
+            "credentials in the environment"
+        )
+
+
+def refuse_credentials_in(words: Iterable[str]) -> None:
+    """Raise BadRequest where a word of a command, or the value of its flag, is a location in a
+    store that holds credentials: no verb writes or prints them."""
+    for word in words:
+        value = word.partition("=")[2] if word.startswith("--") else word
+        if value.lower().startswith(_STORES):
+            refuse_credentials(value)
 
 
 def is_location(place: str | os.PathLike[str]) -> bool:

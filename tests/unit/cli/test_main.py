@@ -254,6 +254,21 @@ def test_a_mistake_is_answered_in_one_line_that_names_it(
     assert named in line
 
 
+@pytest.mark.parametrize("verb", [*VERBS, "s3://key:hunter2@mine/x"])
+@pytest.mark.parametrize("word", ["{}", "--run={}", "-- train {}", "--weights {}"])
+def test_no_verb_takes_or_prints_a_password(
+    desk: Path, verb: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [verb, *word.format("s3://key:hunter2@mine/x").split()]
+    assert main(words) == BAD_REQUEST
+    output = capsys.readouterr()
+    assert output.err == (
+        "stoker: a s3:// location must not hold credentials: set them in the environment\n"
+    )
+    assert not output.out
+    assert not [path for path in desk.rglob("*") if "hunter2" in path.name]
+
+
 def test_a_mistake_reaches_the_shell_without_a_traceback(desk: Path) -> None:
     done = stoker_process("explain", "empty", cwd=desk)
     assert (done.returncode, done.stdout) == (BAD_REQUEST, "")

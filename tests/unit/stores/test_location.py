@@ -13,6 +13,8 @@ from stoker.stores.location import Location, is_location, key_of, location_of
 SECRET = "hunter2"
 REFUSED = [
     f"s3://key:{SECRET}@bucket/set",
+    f"s3:/key:{SECRET}@bucket/set",
+    f"s3://key:{SECRET}/more@bucket/set",
     f"https://user:{SECRET}@host/set",
     f"https://host/set?X-Amz-Signature={SECRET}",
     f"https://host/set#{SECRET}",
@@ -38,6 +40,8 @@ REFUSED = [
         ("az://container/a", Location("az", "container", "a")),
         ("http://127.0.0.1:80/a/b", Location("http", "127.0.0.1:80", "a/b")),
         ("https://host/a", Location("https", "host", "a")),
+        ("http://host:80/a@2x", Location("http", "host:80", "a@2x")),
+        ("s3://bucket/a@2x:1", Location("s3", "bucket", "a@2x:1")),
     ],
 )
 def test_a_location_is_understood(text: str, location: Location) -> None:
