@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 from stoker.stores.credentials import connect
 from stoker.stores.location import Location, key_of
-from stoker.stores.objects import Conflict, Denied, Found, Missing, StoreError, Version
+from stoker.stores.objects import Conflict, Found, Missing, StoreError, Version
 from stoker.stores.patience import Pace, Patience, answer_to, answers_to
 from stoker.stores.settings import store_patience
-from stoker.stores.trouble import NoParts, StoreTrouble, error_of, trouble_of
+from stoker.stores.trouble import NoParts, StoreTrouble, Unsupported, error_of, trouble_of
 from stoker.text import plural
 from stoker.text import size as size_text
 
@@ -95,10 +95,8 @@ class StoreClient:
                 self._bare_etags = True  # as Ceph 16 wants them
                 self.replace(key, data + b"3", written)
             return not self._is_done(lambda: self.replace(key, data + b"4", written))
-        except StoreError as error:
-            if isinstance(error, Denied | Conflict):
-                raise
-            return False  # such as "not supported"
+        except (Missing, Unsupported):
+            return False
         finally:
             with suppress(StoreError):
                 self.delete([key])
@@ -130,7 +128,7 @@ class StoreClient:
             self.requests += 1
             try:
                 result = call()
-            except (BaseError, OSError, EarlyEnd) as error:
+            except (BaseError, OSError, EarlyEnd, NotImplementedError) as error:
                 trouble = trouble_of(error, self.place)
                 if not self._may_pass(trouble, patience.failures + 1, sure_tries):
                     raise error_of(trouble, place) from error

@@ -14,6 +14,7 @@ from stoker.stores.objects import Conflict, Denied, Missing, StoreError
 from stoker.text import one_line, shown
 
 _ADDRESS = re.compile(r"\bperforming [A-Z]+ \S+")
+_WRITE = re.compile(r"\bperforming (PUT|POST|DELETE) ")
 _QUERY = re.compile(r"\?[^\s\"')]*")
 _STATUS = re.compile(
     r"(?:status code:?|status:?|returned|error code:?) \(?(\d{3})\b", re.IGNORECASE
@@ -42,6 +43,10 @@ CAUSES = {
     r"Parse\(": "what answers there is no HTTP server",
 }
 """What the details of an error say, in the order in which they are looked for."""
+_FULL = re.compile(r"quota|storage_?(full|cap|space)|insufficientstorage|nospace", re.IGNORECASE)
+"""Codes of a store in which there is no room."""
+NOT_OFFERED = {400, 405, 411, 422, 501}
+"""Answers to what a store does not know, such as the condition of a write."""
 PASSING = {408, 429, 500, 502, 503, 504, 509}
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile of 'aws configure'",
@@ -56,7 +61,7 @@ class StoreTrouble:
 
     kind: str
     """`missing`, `conflict`, `denied`, `keyless` (there are no credentials), `partless` (the server
-    sends whole objects only), `passing` or `other`."""
+    sends whole objects only), `unsupported`, `passing` or `other`."""
     cause: str
     """What the store or the link said, in a few words."""
     remedy: str
@@ -75,6 +80,10 @@ class NoParts(StoreError):
     """The server sends whole objects only."""
 
 
+class Unsupported(StoreError):
+    """The store does not offer what was asked for."""
+
+
 def error_of(trouble: StoreTrouble, place: str) -> StoreError:
     """The exception for trouble that another try does not mend."""
     kinds = {
@@ -83,6 +92,7 @@ def error_of(trouble: StoreTrouble, place: str) -> StoreError:
         "denied": Denied,
         "keyless": Denied,
         "partless": NoParts,
+        "unsupported": Unsupported,
     }
     return kinds.get(trouble.kind, StoreError)(trouble.sentence(place))
 
@@ -103,7 +113,8 @@ def trouble_of(error: BaseException, location: Location) -> StoreTrouble:
     if _METADATA.search(line):
         remedy = f"set {CREDENTIALS.get(location.scheme, 'the rights of the server')}"
         return StoreTrouble("keyless", "no credentials were found", remedy)
-    if trouble := refusal_of(answer, name, code, status, location):
+    is_write = _WRITE.search(line) is not None
+    if trouble := refusal_of(answer, name, code, status, location, is_write=is_write):
         return trouble
     if name in ("NotFoundError", "FileNotFoundError") or status == 404:
         return StoreTrouble("missing", "there is no such object", "check the location")
@@ -117,11 +128,14 @@ def trouble_of(error: BaseException, location: Location) -> StoreTrouble:
         return StoreTrouble("partless", "the server cannot send parts of an object", remedy)
     if "redirect without LOCATION" in answer:
         return StoreTrouble("other", "the bucket is in another region", "set AWS_REGION")
-    if name in ("NotSupportedError", "UnknownConfigurationKeyError", "InvalidPathError"):
+    if name in ("NotSupportedError", "NotImplementedError"):
+        return StoreTrouble("unsupported", harmless(text), "check the location")
+    if name in ("UnknownConfigurationKeyError", "InvalidPathError"):
         return StoreTrouble("other", harmless(text), "check the location")
     if status and status not in PASSING:
+        kind = "unsupported" if status in NOT_OFFERED else "other"
         return StoreTrouble(
-            "other", f"the server answered {status} {code}".strip(), "check the location"
+            kind, f"the server answered {status} {code}".strip(), "check the location"
         )
     if status:
         what = "asks for fewer requests" if status in (429, 503) else f"answered {status}"
@@ -131,9 +145,20 @@ def trouble_of(error: BaseException, location: Location) -> StoreTrouble:
 
 
 def refusal_of(
-    answer: str, name: str, code: str, status: int, location: Location
+    answer: str, name: str, code: str, status: int, location: Location, *, is_write: bool
 ) -> StoreTrouble | None:
     """What a store refuses, whatever is asked for; None for other errors."""
+    if status == 507 or (status not in (0, 404, 429) and _FULL.search(code)):
+        reason = f" ({code})" if code else ""
+        return StoreTrouble(
+            "other", f"the store is full{reason}", "free space there, or have its quota raised"
+        )
+    if status == 413 or code == "EntityTooLarge":
+        return StoreTrouble(
+            "other",
+            "the server refuses an object of this size",
+            "raise the limit of the server, or of the proxy in front of it",
+        )
     if code == "NoSuchBucket" or "ContainerNotFound" in answer:
         return StoreTrouble(
             "denied", f"there is no such bucket ({location.root})", "check its name"
@@ -153,6 +178,9 @@ def refusal_of(
     if is_refused:
         credentials = CREDENTIALS.get(location.scheme, "the rights of the server")
         reason = f" ({code})" if code else ""
+        if is_write:
+            remedy = f"check that these credentials may write there, and {credentials}"
+            return StoreTrouble("denied", f"writing is denied{reason}", remedy)
         return StoreTrouble("denied", f"access is denied{reason}", f"check {credentials}")
     return None
 

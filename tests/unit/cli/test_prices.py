@@ -157,6 +157,7 @@ MISTAKES = (
     "--gpu V100-16GB --provider aws --max-price 99",
     "--gpu V100-16GB --max-price 0.1",
     "--max-price 0",
+    "--max-price inf",
     "--on-day yesterday",
     "--on-day 2026-05-01",
     "--history p9.large",
