@@ -58,7 +58,7 @@ def shard_times(location: str) -> dict[str, datetime]:
     """When each shard was written."""
     import obstore
 
-    store: Any = client_at(location)._store
+    store: Any = client_at(location)._connection.store
     listed = [meta for chunk in obstore.list(store) for meta in chunk]
     return {meta["path"]: meta["last_modified"] for meta in listed if meta["path"][-4:] == ".tar"}
 

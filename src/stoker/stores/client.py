@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stoker.stores.credentials import connect
+from stoker.stores.credentials import Connection
 from stoker.stores.location import Location, key_of
 from stoker.stores.objects import Conflict, Found, Missing, StoreError, Version
 from stoker.stores.patience import Pace, Patience, answer_to, answers_to
@@ -57,7 +57,7 @@ class StoreClient:
     ) -> None:
         self.place = location
         self._patience_s = store_patience() if patience_s is None else patience_s
-        self._store, self._pace = connect(location, self._patience_s), Pace()
+        self._connection, self._pace = Connection(location, self._patience_s), Pace()
         self.stopped = stopped or threading.Event()
         """Ends all waiting: requests then raise Stopped."""
         self.report = report
@@ -126,9 +126,12 @@ class StoreClient:
         while True:
             patience.begin_try()
             self.requests += 1
+            hosts = self._connection.hosts
             try:
                 result = call()
             except (BaseError, OSError, EarlyEnd, NotImplementedError) as error:
+                if self._connection.lets_through(error, hosts):
+                    continue
                 trouble = trouble_of(error, self.place)
                 if not self._may_pass(trouble, patience.failures + 1, sure_tries):
                     raise error_of(trouble, place) from error
@@ -157,7 +160,9 @@ class StoreClient:
         """What a function of obstore returns for a key. It waits for the server in another thread,
         which is left behind where this client is stopped. Raises Stopped."""
         keys = () if key is None else (key_of(key),)
-        return answer_to(lambda: call(self._store, *keys, *values, **options), self.stopped)
+        return answer_to(
+            lambda: call(self._connection.store, *keys, *values, **options), self.stopped
+        )
 
     def read(self, key: str, most_bytes: int = 1 << 28) -> tuple[bytes, Version]:
         def get() -> tuple[bytes, Version]:
@@ -193,7 +198,7 @@ class StoreClient:
 
             # Not get_ranges, which ends with a panic where an answer is too short.
             calls = [
-                partial(get_range, self._store, key_of(key), start=start, end=end)
+                partial(get_range, self._connection.store, key_of(key), start=start, end=end)
                 for start, end in wide
             ]
             parts = answers_to(calls, self.stopped, RANGES_AT_ONCE)

@@ -47,6 +47,15 @@ _FULL = re.compile(r"quota|storage_?(full|cap|space)|insufficientstorage|nospace
 """Codes of a store in which there is no room."""
 NOT_OFFERED = {400, 405, 411, 422, 501}
 """Answers to what a store does not know, such as the condition of a write."""
+NOWHERE = "255.255.255.255:9"
+"""An address that nothing can connect to, in the way of requests that a server sends on."""
+SENT_ON = {301, 302, 303, 307, 308}
+PLACES = {
+    "s3": "AWS_REGION and AWS_ENDPOINT_URL",
+    "gs": "the name of the bucket",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ENDPOINT",
+}
+"""What says where a store is."""
 PASSING = {408, 429, 500, 502, 503, 504, 509}
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile of 'aws configure'",
@@ -128,6 +137,12 @@ def trouble_of(error: BaseException, location: Location) -> StoreTrouble:
         return StoreTrouble("partless", "the server cannot send parts of an object", remedy)
     if "redirect without LOCATION" in answer:
         return StoreTrouble("other", "the bucket is in another region", "set AWS_REGION")
+    if NOWHERE in text or (status in SENT_ON and not location.is_web):
+        return StoreTrouble(
+            "other",
+            "the server sends this request on to another place, which gets no credentials",
+            f"check {PLACES.get(location.scheme, 'the location')}",
+        )
     if name in ("NotSupportedError", "NotImplementedError"):
         return StoreTrouble("unsupported", harmless(text), "check the location")
     if name in ("UnknownConfigurationKeyError", "InvalidPathError"):

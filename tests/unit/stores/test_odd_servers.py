@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from stoker.stores import credentials
 from stoker.stores.client import StoreClient
 from stoker.stores.location import Location
 from stoker.stores.objects import Denied, StoreError
@@ -14,10 +18,11 @@ from stub_store import Answer, Question, s3_error, stub_store
 pytest.importorskip("obstore", reason="no obstore: pip install obstore")
 
 PLACE = Location("s3", "bucket", "set")
+META = {"ETag": '"1"', "Last-Modified": "Mon, 02 Nov 2026 10:00:00 GMT"}
 
 
 @pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -74,3 +79,89 @@ def test_conditions_that_are_switched_off_are_none(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
         monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
         assert not StoreClient(PLACE, patience_s=0.5).conditional
+
+
+AZURE = Location("az", "container", "set")
+GOOGLE = Location("gs", "bucket", "set")
+ASK: dict[str, Callable[[StoreClient], object]] = {
+    "GET": lambda client: client.read("a"),
+    "HEAD": lambda client: client.find("a"),
+    "PUT": lambda client: client.write("a", b"data"),
+    "range": lambda client: client.read_ranges("a", [(0, 4)]),
+    "stream": lambda client: client.stream("a", 4, lambda chunk: None),
+    "list": lambda client: client.list(),
+    "delete": lambda client: client.delete(["a"]),
+}
+
+
+@pytest.mark.parametrize("place", [PLACE, AZURE, GOOGLE], ids=lambda place: place.scheme)
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_store_sends_a_request_on_to_another_host(
+    place: Location, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with stub_store(lambda question: Answer(), "127.0.0.2") as other:
+
+        def answer(question: Question) -> Answer:
+            return Answer(status, headers={"Location": other.endpoint + question.path})
+
+        with stub_store(answer) as store:
+            point_to(store.endpoint, tmp_path, monkeypatch)
+            for ask in ASK.values():
+                with pytest.raises(StoreError) as caught:
+                    ask(StoreClient(place, patience_s=5))
+                (line,) = str(caught.value).splitlines()
+                assert "sends this request on to another place" in line
+                assert "signature-7c" not in line
+            assert store.asked
+        assert not other.asked
+
+
+def point_to(endpoint: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a server the one of all clouds, with a SAS token for Azure."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2021&sig=signature-7c")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
+    monkeypatch.setenv("AZURE_ALLOW_HTTP", "true")
+    key = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+    (folder / "key.json").write_text(json.dumps({**key, "private_key_id": ""}))
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(folder / "key.json"))
+    real = credentials.only_to
+    monkeypatch.setattr(credentials, "only_to", lambda hosts: {**real(hosts), "allow_http": True})
+
+
+def test_many_threads_find_the_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stub_store(lambda question: s3_error(404, "NoSuchKey")) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+        client = StoreClient(PLACE, patience_s=5)
+        with ThreadPoolExecutor(16) as pool:
+            found = list(pool.map(client.find, map(str, range(64))))
+        assert found == [None] * 64
+
+
+def test_a_web_server_may_redirect() -> None:
+    with stub_store(lambda question: Answer(body=b"data"), "127.0.0.2") as other:
+        answer = Answer(302, headers={"Location": f"{other.endpoint}/a"})
+        with stub_store(lambda question: answer) as server:
+            client = StoreClient(Location("http", server.endpoint.removeprefix("http://")))
+            assert client.read("a")[0] == b"data"
+
+
+def test_credentials_may_come_from_another_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of a container, of a service that the user's environment names."""
+    keys = {"AccessKeyId": "key", "SecretAccessKey": "secret", "Token": "token"}
+    text = json.dumps({**keys, "Expiration": "2099-01-01T00:00:00Z"}).encode()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name)
+    with (
+        stub_store(lambda question: Answer(body=text), "127.0.0.2") as service,
+        stub_store(lambda question: Answer(body=b"data", headers=META)) as store,
+    ):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{service.endpoint}/keys")
+        (tmp_path / "token").write_text("mine")
+        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
+        assert StoreClient(PLACE, patience_s=5).read("a")[0] == b"data"
+        assert store.asked[-1].headers["x-amz-security-token"] == "token"

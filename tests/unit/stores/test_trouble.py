@@ -74,6 +74,7 @@ ERRORS: dict[str, tuple[str, Exception]] = {
         "other",
         GenericError("Received redirect without LOCATION, this normally indicates"),
     ),
+    "sent on": ("other", GenericError(unanswered("255.255.255.255:9, NetworkUnreachable"))),
     "no credentials": ("keyless", GenericError(METADATA)),
     "no role": (
         "keyless",
