@@ -23,7 +23,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent back. A body in pieces has no length, and may be endless."""
+    """What is sent back. A body in pieces may be endless."""
 
     status: int = 200
     body: bytes | Iterable[bytes] = b""

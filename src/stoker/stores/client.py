@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from stoker.stores.credentials import Connection
 from stoker.stores.location import Location, key_of
-from stoker.stores.objects import Conflict, Found, Missing, StoreError, Version
+from stoker.stores.objects import Conflict, Found, Missing, StoreError, Version, listed, version_of
 from stoker.stores.patience import Pace, Patience, answer_to, answers_to
 from stoker.stores.settings import store_patience
 from stoker.stores.trouble import NoParts, StoreTrouble, Unsupported, error_of, trouble_of
@@ -34,6 +34,8 @@ CHUNK = 1 << 20
 NEAR = 32 << 10
 """Bytes between two ranges up to which they become one request."""
 RANGES_AT_ONCE = 8
+PAGE = 1000
+"""Entries of a listing that are taken at once."""
 PART = 16 << 20
 """Bytes of a part of a large upload; smaller files are one request."""
 PARTS_AT_ONCE = 4
@@ -174,7 +176,7 @@ class StoreClient:
                 raise StoreError(
                     f"{self.place}/{key} has {size_text(length)}, more than such an object can have"
                 )
-            data = bytes(answer_to(answer.bytes, self.stopped))
+            data = b"".join(self._parts(answer.stream(min_chunk_size=CHUNK), key, "of 1 MB"))
             if len(data) != length:
                 raise EarlyEnd(len(data), length)
             self.bytes_read += length
@@ -249,14 +251,20 @@ class StoreClient:
             import obstore
 
             below = prefix.strip("/") or None
-            chunks = self._ask(lambda store: [*obstore.list(store, prefix=below)], None)
-            return [
-                Found(meta["path"], int(meta["size"]), version_of(meta))
-                for chunk in chunks
-                for meta in chunk
-            ]
+            pages = obstore.list(self._connection.store, prefix=below, chunk_size=PAGE)
+            return listed(self._parts(pages, prefix, "of its listing"), f"{self.place}/{prefix}")
 
-        return sorted(self._patiently(prefix, collect), key=lambda item: item.key)
+        return self._patiently(prefix, collect)
+
+    def _parts(self, parts: Iterable[Any], key: str, what: str) -> Iterator[Any]:
+        """The parts of an answer. Raises TimeoutError where one takes longer than the patience, and
+        Stopped; tells of one that takes long."""
+        patience, each = self._new_patience(), iter(parts)
+        waiting = f"{self.place}/{key}: the next part {what}"
+        take = partial(answer_to, lambda: next(each, None), self.stopped)
+        while (part := take(lambda: patience.wait_on(waiting))) is not None:
+            yield part
+            patience.restart()
 
     def write(self, key: str, data: bytes) -> Version:
         return self._put(key, data, "overwrite")
@@ -344,8 +352,7 @@ class _Download:
         self.etag, at = answer.meta.get("e_tag"), int(answer.range[0])
         if at > self.done:
             raise EarlyEnd(at, self.done)
-        chunks = iter(answer.stream(min_chunk_size=CHUNK))
-        while (chunk := answer_to(lambda: next(chunks, None), client.stopped)) is not None:
+        for chunk in client._parts(answer.stream(min_chunk_size=CHUNK), self.key, "of 1 MB"):
             patience.require_going()
             view = memoryview(chunk)
             if at + len(view) > self.length:
@@ -389,7 +396,3 @@ def spans(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             wide.append((offset, offset + length))
     return wide
-
-
-def version_of(meta: Any) -> Version:
-    return Version(meta.get("e_tag") or None, meta.get("version"))

@@ -7,12 +7,13 @@ to False, and then neither is called. A key is a relative path with `/` between 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from stoker.errors import StokerError
+from stoker.text import shown
 
 
 class StoreError(StokerError):
@@ -31,7 +32,7 @@ class Denied(StoreError):
     """The store knows no such bucket, or does not accept these credentials."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Version:
     """Identifies what an object held when it was read or written."""
 
@@ -39,7 +40,7 @@ class Version:
     number: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Found:
     """An object of a listing."""
 
@@ -87,3 +88,33 @@ class Objects(Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that do not exist are passed over."""
+
+
+MOST_LISTED = 3_000_000
+"""Objects of a listing: more than the largest set has, in less than 2 GB of memory."""
+MOST_KEY_BYTES = 1 << 29
+"""Of all keys of a listing together."""
+
+
+def listed(pages: Iterable[Sequence[Any]], place: str) -> list[Found]:
+    """The objects of a listing, sorted by key. Raises StoreError for one that comes to no end."""
+    entries: dict[str, Found] = {}
+    key_bytes, place = 0, shown(place.rstrip("/"))
+    for page in pages:
+        before = len(entries)
+        for meta in page:
+            key = meta["path"]
+            key_bytes += len(key)
+            entries[key] = Found(key, int(meta["size"]), version_of(meta))
+        if page and len(entries) == before:
+            raise StoreError(f"{place}: the listing repeats itself: check the server")
+        if len(entries) > MOST_LISTED or key_bytes > MOST_KEY_BYTES:
+            raise StoreError(
+                f"{place}: the listing has no end after {len(entries):,} objects: name a "
+                "location of its own for each set and run, or check the server"
+            )
+    return [entries[key] for key in sorted(entries)]
+
+
+def version_of(meta: Any) -> Version:
+    return Version(meta.get("e_tag") or None, meta.get("version"))

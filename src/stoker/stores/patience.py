@@ -98,6 +98,17 @@ class Patience:
         self._began = time.monotonic()
         self._pace.succeeded()
 
+    def restart(self) -> None:
+        """A part has arrived, perhaps slowly."""
+        self._began = time.monotonic()
+
+    def wait_on(self, what: str) -> None:
+        """Tell of a wait that is long. Raises TimeoutError where it takes all patience."""
+        if self.failing_s >= self._limit_s:
+            raise TimeoutError(f"{what} took longer than {self._limit_s:g} s")
+        if self.failing_s >= REPORTED_AGAIN_S and self._pace.may_tell():
+            self._report(f"{what} has not arrived for {self.failing_s:.0f} s")
+
     def require_going(self) -> None:
         """Raise Stopped where the caller no longer needs the answer."""
         if self._stopped.is_set():
@@ -168,10 +179,15 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def answer_to(call: Callable[[], Result], stopped: threading.Event) -> Result:
+def answer_to(
+    call: Callable[[], Result],
+    stopped: threading.Event,
+    waiting: Callable[[], None] = lambda: None,
+) -> Result:
     """What a call returns or raises that may block. Raises Stopped as soon as the answer is no
-    longer needed: the call is left behind and must not change anything of the caller's."""
-    return answer_of(_threads.submit(call), stopped)
+    longer needed: the call is left behind and must not change anything of the caller's. `waiting`
+    is called while nothing arrives, and may raise."""
+    return answer_of(_threads.submit(call), stopped, waiting)
 
 
 def answers_to(
@@ -185,14 +201,19 @@ def answers_to(
     return answers
 
 
-def answer_of(future: Future[Result], stopped: threading.Event) -> Result:
-    """What a call of another thread returns or raises. Raises Stopped."""
+def answer_of(
+    future: Future[Result],
+    stopped: threading.Event,
+    waiting: Callable[[], None] = lambda: None,
+) -> Result:
+    """What a call of another thread returns or raises. Raises Stopped, and what `waiting` does."""
     while True:
         try:
             error = future.exception(STOP_S)
         except TimeoutError:
             if stopped.is_set():
                 raise Stopped from None
+            waiting()
         else:
             break
     if error is not None:

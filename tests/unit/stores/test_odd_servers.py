@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from stoker.stores import credentials
+from stoker.stores import credentials, objects, patience
 from stoker.stores.client import StoreClient
 from stoker.stores.location import Location
 from stoker.stores.objects import Denied, StoreError
-from stub_store import Answer, Question, s3_error, stub_store
+from stoker.stores.patience import Stopped
+from stub_store import Answer, Question, StubStore, s3_error, stub_store
+from waiting import until
 
 pytest.importorskip("obstore", reason="no obstore: pip install obstore")
 
@@ -88,7 +93,7 @@ ASK: dict[str, Callable[[StoreClient], object]] = {
     "HEAD": lambda client: client.find("a"),
     "PUT": lambda client: client.write("a", b"data"),
     "range": lambda client: client.read_ranges("a", [(0, 4)]),
-    "stream": lambda client: client.stream("a", 4, lambda chunk: None),
+    "stream": lambda client: client.stream("a", 1_000_000, lambda chunk: None),
     "list": lambda client: client.list(),
     "delete": lambda client: client.delete(["a"]),
 }
@@ -165,3 +170,99 @@ def test_credentials_may_come_from_another_host(
         monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
         assert StoreClient(PLACE, patience_s=5).read("a")[0] == b"data"
         assert store.asked[-1].headers["x-amz-security-token"] == "token"
+
+
+def page_of(keys: Iterable[str], token: str = "") -> Answer:
+    """A page of a listing, which another one follows where it has a token."""
+    entries = "".join(
+        f"<Contents><Key>{key}</Key><Size>3</Size><ETag>x</ETag>"
+        "<LastModified>2026-11-02T10:00:00.000Z</LastModified></Contents>"
+        for key in keys
+    )
+    more = f"<NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+    truncated = "true" if token else "false"
+    return Answer(
+        body=f"<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{more}{entries}"
+        "</ListBucketResult>".encode()
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda n: page_of([f"set/{k:04d}" for k in range(1000)], "same"), "repeats itself"),
+        (lambda n: page_of(["set/a"], str(n)), "repeats itself"),
+        (lambda n: page_of([f"set/{n % 2}-{k}" for k in range(1000)], str(n)), "repeats itself"),
+        (lambda n: page_of([f"set/{n}-{k}" for k in range(1000)], str(n)), "no end after 5,000"),
+        (lambda n: page_of([f"set/{n}-{k}-{'x' * 900}" for k in range(99)], str(n)), "no end"),
+        (lambda n: page_of([], str(n)), "the next part of its listing took longer than 1 s"),
+    ],
+)
+def test_a_listing_without_an_end_is_refused(
+    answer: Callable[[int], Answer], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "MOST_LISTED", 4500)
+    monkeypatch.setattr(objects, "MOST_KEY_BYTES", 1_000_000)
+    numbers = count(1)
+    with stub_store(lambda question: answer(next(numbers))) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+        with pytest.raises(StoreError, match=words) as caught:
+            StoreClient(PLACE, patience_s=1 if "longer" in words else 60).list()
+        assert str(caught.value).startswith("s3://bucket/set")
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_listing_of_several_pages_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {"": page_of(["set/b", "set/a"], "2"), "2": page_of([], "3"), "3": page_of(["set/c"])}
+
+    def answer(question: Question) -> Answer:
+        return pages[parse_qs(urlsplit(question.path).query).get("continuation-token", [""])[0]]
+
+    with stub_store(answer) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+        assert [item.key for item in StoreClient(PLACE).list()] == ["a", "b", "c"]
+
+
+def drops(store: Callable[[], StubStore]) -> Iterator[bytes]:
+    """A body that arrives byte by byte, and never ends while anybody waits."""
+    while not store().closing.wait(0.05):
+        yield b"x"
+
+
+@pytest.mark.parametrize("way", ["GET", "stream"])
+def test_a_body_that_drips_is_told_of_and_given_up(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "REPORTED_AGAIN_S", 0.3)
+    said: list[str] = []
+    headers = {**META, "Content-Length": "1000000"}
+    with stub_store(lambda question: Answer(body=drops(lambda: store), headers=headers)) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+        client = StoreClient(PLACE, patience_s=2, report=said.append)
+        with pytest.raises(StoreError, match="of 1 MB took longer than 2 s"):
+            if way == "GET":
+                client.read("a")
+            else:
+                client.stream("a", 1_000_000, lambda chunk: None)
+        assert any("the next part of 1 MB has not arrived for" in line for line in said)
+
+
+@pytest.mark.parametrize("way", ["GET", "stream", "list"])
+def test_a_stop_is_heard_while_nothing_arrives(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {**META, "Content-Length": "1000000"}
+
+    def answer(question: Question) -> Answer:
+        if "list-type" in question.path:
+            return page_of([], "again")
+        return Answer(body=drops(lambda: store), headers=headers)
+
+    with stub_store(answer) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+        client = StoreClient(PLACE, patience_s=60)
+        stopper = threading.Thread(
+            target=lambda: (until(lambda: bool(store.asked)), client.stopped.set())
+        )
+        stopper.start()
+        with pytest.raises(Stopped):
+            ASK[way](client)
+        stopper.join()

@@ -16,6 +16,7 @@ from itertools import islice
 from stoker.data.dataset import Dataset
 from stoker.data.image_hashes import ByteCounter, Progress
 from stoker.data.index.shard_table import rows_files, split_table, table_sha256
+from stoker.data.shards import print_note
 from stoker.data.stored_set import index_file
 from stoker.data.stored_shards import naming
 from stoker.errors import StokerError
@@ -62,7 +63,7 @@ def fetch(
 ) -> FetchReport:
     """Fetch the shards of some splits of a set into a cache. Raises StokerError where one is
     damaged or missing, and StoreError where the store fails."""
-    start, client = time.monotonic(), StoreClient(location)
+    start, client = time.monotonic(), StoreClient(location, report=print_note)
     shards = shards_of_splits(dataset, splits)
     indexes = [index_of(client, dataset, split) for split in splits]
     room = cache.limit_bytes - sum(index.wanted.bytes for index in indexes)
