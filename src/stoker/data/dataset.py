@@ -30,9 +30,9 @@ from stoker.data.index.shard_table import TABLE, ShardList, ShardTable, sizes_of
 from stoker.data.index.whole_rows import WholeRows
 from stoker.data.seal import FORMAT, seal_holds
 from stoker.data.shards import CHANGED, FolderShards, Shards
-from stoker.data.stored_set import StoredSet
+from stoker.data.stored_set import MOST_BYTES, StoredSet
 from stoker.errors import BadRequest, StokerError, is_readable
-from stoker.host.plain_file import open_plain
+from stoker.host.plain_file import open_plain, read_plain
 from stoker.stores.location import location_of
 from stoker.stores.objects import Missing
 
@@ -70,7 +70,7 @@ class Dataset:
     def _description_text(self) -> str:
         if self.store:
             return self.store.description().decode()
-        return (self.path / "dataset.json").read_text(encoding="utf-8")
+        return read_plain(self.path / "dataset.json", MOST_BYTES).decode()
 
     @staticmethod
     def is_packed(path: str | os.PathLike[str]) -> bool:

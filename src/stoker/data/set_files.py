@@ -15,10 +15,14 @@ from typing import Protocol
 
 from stoker.data.image_hashes import Sink, Unreadable, read_blocks
 from stoker.data.index.shard_table import TABLE
+from stoker.data.shards import print_note
+from stoker.data.stored_set import MOST_BYTES
 from stoker.host.limits import usable_cores
+from stoker.host.plain_file import read_plain
 from stoker.stores.client import StoreClient
 from stoker.stores.location import Location, location_of
 from stoker.stores.objects import Found, Missing
+from stoker.stores.trouble import OddKey
 
 STORE_THREADS = 8
 """Objects that are read at the same time, at least: a request waits more than it computes."""
@@ -31,6 +35,10 @@ class SetFiles(Protocol):
     @property
     def threads(self) -> int:
         """How many threads read it well."""
+
+    @property
+    def obstacle(self) -> str:
+        """Why the files cannot be listed."""
 
     def description(self) -> bytes:
         """The text of dataset.json."""
@@ -58,10 +66,10 @@ class FolderFiles:
     """A set in a folder."""
 
     def __init__(self, root: Path) -> None:
-        self._root, self.threads = root, usable_cores()
+        self._root, self.threads, self.obstacle = root, usable_cores(), ""
 
     def description(self) -> bytes:
-        return (self._root / "dataset.json").read_bytes()
+        return read_plain(self._root / "dataset.json", MOST_BYTES)
 
     def size_of(self, name: str) -> int:
         path = self._root / name
@@ -89,21 +97,26 @@ class StoredFiles:
     """A set in a store or on a web server."""
 
     def __init__(self, location: Location) -> None:
-        self._client, self.threads = StoreClient(location), max(usable_cores(), STORE_THREADS)
+        self._client = StoreClient(location, report=print_note)
+        self.threads = max(usable_cores(), STORE_THREADS)
         self._folder = tempfile.TemporaryDirectory(prefix="stoker-verify-")
         self._listing: dict[str, Found] | None = None
+        self.obstacle = "a web server does not list its files" if location.is_web else ""
 
     def description(self) -> bytes:
-        return self._client.read("dataset.json", 1 << 30)[0]
+        return self._client.read("dataset.json", MOST_BYTES)[0]
 
     def _found(self, name: str) -> Found | None:
-        if self._client.place.is_web:
-            return self._client.find(name)
-        return self._listed().get(name)
+        listing = self._listed()
+        return self._client.find(name) if listing is None else listing.get(name)
 
-    def _listed(self) -> dict[str, Found]:
-        if self._listing is None:
-            self._listing = {entry.key: entry for entry in self._client.list()}
+    def _listed(self) -> dict[str, Found] | None:
+        """The objects by key; None where they cannot be listed."""
+        if self._listing is None and not self.obstacle:
+            try:
+                self._listing = {entry.key: entry for entry in self._client.list()}
+            except OddKey as error:
+                self.obstacle = str(error)
         return self._listing
 
     def size_of(self, name: str) -> int:
@@ -132,7 +145,8 @@ class StoredFiles:
         return Path(self._folder.name) / name
 
     def names(self) -> Iterator[str] | None:
-        return None if self._client.place.is_web else iter(self._listed())
+        listing = self._listed()
+        return None if listing is None else iter(listing)
 
     def stop(self) -> None:
         self._client.stopped.set()

@@ -25,8 +25,8 @@ from stoker.stores.client import SURE_TRIES, StoreClient
 from stoker.stores.location import Location
 from stoker.stores.settings import note_named, open_cache
 
-MOST_BYTES = 1 << 30
-"""Of a description; a set of a million shards has one of 150 MB."""
+MOST_BYTES = 160 << 20
+"""Of a description, in a folder too; one that lists a million shards has 150 MB."""
 TRAIN_SHARE = 0.8
 """Of the cache, for the shards of train that are in use or fetched ahead; the rest for others."""
 

@@ -277,7 +277,7 @@ def check_other_files(files: SetFiles, description: dict[str, Any], report: Veri
             listed |= {f"{split}/{name}" for name in shard_names(facts)}
     names = files.names()
     if names is None:
-        report.notes.append("a web server does not list its files: others were not searched for")
+        report.notes.append(f"{files.obstacle}: others were not searched for")
         return
     others = []
     for name in names:

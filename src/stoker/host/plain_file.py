@@ -35,9 +35,9 @@ def open_plain(path: Path) -> Iterator[IO[bytes]]:
 def read_plain(path: Path, most: int = LARGEST_JSON) -> bytes:
     """The bytes of a plain file. Raises OSError, and ValueError where it has more than `most`."""
     with open_plain(path) as file:
-        is_large = os.fstat(file.fileno()).st_size > most
-        data = b"" if is_large else file.read(most + 1)
-    if is_large or len(data) > most:
+        length = os.fstat(file.fileno()).st_size
+        data = b"" if length > most else file.read(most + 1)
+    if max(length, len(data)) > most:
         raise ValueError("it is too large")
     return data
 

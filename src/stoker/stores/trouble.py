@@ -20,6 +20,7 @@ _STATUS = re.compile(
     r"(?:status code:?|status:?|returned|error code:?) \(?(\d{3})\b", re.IGNORECASE
 )
 _CODE = re.compile(r"<Code>([A-Za-z]+)</Code>")
+_KEY = re.compile(r'(?<=Path )".*?"(?=: | contained)', re.DOTALL)
 _SECRET = re.compile(
     r"(?i)(authorization|signature|x-amz-security-token|credential|accountkey|sig)([=:]\s*)[^\s,;\"']+"
 )
@@ -70,7 +71,7 @@ class StoreTrouble:
 
     kind: str
     """`missing`, `conflict`, `denied`, `keyless` (there are no credentials), `partless` (the server
-    sends whole objects only), `unsupported`, `passing` or `other`."""
+    sends whole objects only), `unsupported`, `odd` (a key in a listing), `passing` or `other`."""
     cause: str
     """What the store or the link said, in a few words."""
     remedy: str
@@ -89,6 +90,10 @@ class NoParts(StoreError):
     """The server sends whole objects only."""
 
 
+class OddKey(StoreError):
+    """There is an object whose key is no path, so obstore lists nothing there."""
+
+
 class Unsupported(StoreError):
     """The store does not offer what was asked for."""
 
@@ -102,6 +107,7 @@ def error_of(trouble: StoreTrouble, place: str) -> StoreError:
         "keyless": Denied,
         "partless": NoParts,
         "unsupported": Unsupported,
+        "odd": OddKey,
     }
     return kinds.get(trouble.kind, StoreError)(trouble.sentence(place))
 
@@ -145,6 +151,9 @@ def trouble_of(error: BaseException, location: Location) -> StoreTrouble:
         )
     if name in ("NotSupportedError", "NotImplementedError"):
         return StoreTrouble("unsupported", harmless(text), "check the location")
+    if "object with invalid path" in line:
+        key = harmless(match[0]) if (match := _KEY.search(line)) else "empty"
+        return StoreTrouble("odd", f"a key of an object there is no path ({key})", "remove it")
     if name in ("UnknownConfigurationKeyError", "InvalidPathError"):
         return StoreTrouble("other", harmless(text), "check the location")
     if status and status not in PASSING:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from stoker.data.dataset import Dataset
 from stoker.data.images.encode import Storage
 from stoker.data.packing.pack import pack
 from stoker.data.seal import sealed
+from stoker.data.verify import verify
 from stoker.errors import BadRequest, StokerError
 from wrong_sets import TOO_FEW_CLASSES, WRONG_DESCRIPTIONS, WRONG_INDEXES, value, with_index
 
@@ -58,6 +60,7 @@ def describe(folder: Path, **changes: Any) -> None:
 
 LOAD = """
 import sys
+import tracemalloc
 from integration.loading import endless, loader_of
 next(loader_of(sys.argv[1], 4).batches(endless(30, 4, 1)))
 sys.exit("pandas" in sys.modules)
@@ -65,6 +68,30 @@ sys.exit("pandas" in sys.modules)
 
 
 class TestOpening:
+    @pytest.mark.parametrize("kind", ["sparse", "pipe", "folder"])
+    def test_a_description_that_can_be_none_is_refused_unread(
+        self, damaged: Path, kind: str
+    ) -> None:
+        file = damaged / "dataset.json"
+        if kind == "sparse":
+            os.truncate(file, 900 << 20)
+        else:
+            file.unlink()
+            os.mkfifo(file) if kind == "pipe" else file.mkdir()
+        reason = "too large" if kind == "sparse" else "not a plain file"
+        tracemalloc.start()
+        try:
+            for use in (Dataset, verify):
+                held = tracemalloc.get_traced_memory()[0]
+                if use is Dataset:
+                    with pytest.raises(StokerError, match=reason):
+                        use(damaged)
+                else:
+                    assert reason in use(damaged).problems[0].text
+                assert tracemalloc.get_traced_memory()[1] - held < 20 << 20
+        finally:
+            tracemalloc.stop()
+
     def test_does_not_import_pandas_where_that_is_installed(
         self, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -12,11 +12,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from samples import image_folder
+from stoker.data.dataset import Dataset
+from stoker.data.images.encode import Storage
+from stoker.data.packing.pack import pack
+from stoker.data.verify import verify
 from stoker.stores import credentials, objects, patience
 from stoker.stores.client import StoreClient
 from stoker.stores.location import Location
 from stoker.stores.objects import Denied, StoreError
 from stoker.stores.patience import Stopped
+from stoker.stores.trouble import OddKey
 from stub_store import Answer, Question, StubStore, s3_error, stub_store
 from waiting import until
 
@@ -266,3 +272,65 @@ def test_a_stop_is_heard_while_nothing_arrives(way: str, monkeypatch: pytest.Mon
         with pytest.raises(Stopped):
             ASK[way](client)
         stopper.join()
+
+
+def test_a_description_that_is_too_large_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {**META, "Content-Length": str(900 << 20)}
+    with stub_store(lambda question: Answer(body=drops(lambda: store), headers=headers)) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+        with pytest.raises(StoreError, match=r"dataset\.json has 943.7 MB, more than such"):
+            Dataset(str(PLACE))
+
+
+@pytest.mark.parametrize("length", ["5", ""])
+def test_a_body_that_is_longer_than_it_says_is_not_taken(
+    length: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = {**META, **({"Content-Length": length} if length else {"Connection": "close"})}
+    body = [b"x" * 65536] * 1000
+    with stub_store(lambda question: Answer(body=body, headers=headers)) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+        client = StoreClient(PLACE, patience_s=1)
+        if length:
+            assert client.read("a")[0] == b"xxxxx"
+        else:
+            with pytest.raises(StoreError):
+                client.read("a")
+
+
+ODD = ["set/../b", "set//b", "set/b&#10;c", "set/./b", "../set/b"]
+
+
+@pytest.mark.parametrize("key", ODD)
+def test_a_key_that_is_no_path_is_named(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stub_store(lambda question: page_of(["set/a", key])) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+        with pytest.raises(OddKey, match="a key of an object there is no path") as caught:
+            StoreClient(PLACE).list()
+        assert str(caught.value).endswith(": remove it")
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("key", ODD)
+def test_a_set_beside_a_key_that_is_no_path_is_verified(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = image_folder(tmp_path / "photos", images=3, val=2)
+    pack(folder, tmp_path / "set", storage=Storage(), workers=1)
+
+    def answer(question: Question) -> Answer:
+        path, _, query = question.path.removeprefix("/bucket").partition("?")
+        if query:
+            return page_of(["set/dataset.json", key])
+        file = tmp_path / path.strip("/")
+        if not file.is_file():
+            return s3_error(404, "NoSuchKey")
+        data = file.read_bytes()
+        return Answer(body=data, headers={**META, "Content-Length": str(len(data))})
+
+    with stub_store(answer) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
+        report = verify(str(PLACE))
+        assert not report.problems
+        assert (report.images, report.shards) == (15, 2)
+        assert any("is no path" in note for note in report.notes)

@@ -21,6 +21,7 @@ from stoker.data.packing.target.part import plain_etag
 from stoker.data.packing.target.stored import StoreTarget
 from stoker.data.packing.target.target import tables_of
 from stoker.data.seal import SOURCE_CACHE
+from stoker.data.stored_set import MOST_BYTES
 from stoker.errors import BadRequest, StokerError
 from stoker.faults import reach
 from stoker.stores.client import StoreClient
@@ -79,7 +80,7 @@ def is_uploaded(target: StoreTarget, description: bytes) -> bool:
     """Whether a location holds the set of this description. Raises BadRequest for another set."""
     if not target.is_packed:
         return False
-    if target.client.read("dataset.json", 1 << 30)[0] != description:
+    if target.client.read("dataset.json", MOST_BYTES)[0] != description:
         raise BadRequest(
             f"{target.name} holds another packed set: name a new location, or remove this one"
         )
