@@ -22,8 +22,8 @@ from stoker.errors import FAILED, FINISHED, INTERRUPTED
 from stoker.fleet.grid import worker as worker_module
 from stoker.fleet.grid.cell import Cell, Plan
 from stoker.fleet.grid.directory import MOST_FAILURES, MOST_LOST, Grid
-from stoker.fleet.grid.lease import EXPIRES_S, YIELDS_S, Holder, Lease, Leases
 from stoker.fleet.grid.worker import CELL, Worker
+from stoker.locks.lease import EXPIRES_S, YIELDS_S, Holder, Lease, Leases
 
 FAULTS_S = 100.0
 """Faults begin within this time."""

@@ -30,7 +30,8 @@ from simulation.standins import (
 )
 from simulation.world import current
 from stoker.fleet import addresses, elastic, launcher, rendezvous, signed_store
-from stoker.fleet.grid import files, lease, worker
+from stoker.fleet.grid import worker
+from stoker.locks import files, lease
 from stoker.stores import commit_folder
 from stoker.stores import lease as store_lease
 from stoker.train.attempt import launch

@@ -21,12 +21,13 @@ from simulation.planted_store import STORE, Bug, replaced
 from simulation.standins import Chance
 from stoker.errors import STEPPED_ASIDE
 from stoker.fleet import elastic, launcher, signed_store
-from stoker.fleet.grid import lease, worker
-from stoker.fleet.grid.files import DiskFiles
-from stoker.fleet.grid.lease import EXPIRES_S, Lease, Leases
+from stoker.fleet.grid import worker
 from stoker.fleet.grid.worker import Worker
 from stoker.fleet.rendezvous import NodeChanges, Rendezvous, Round
 from stoker.fleet.signed_store import RoundMessages, write_new
+from stoker.locks import lease
+from stoker.locks.files import DiskFiles
+from stoker.locks.lease import EXPIRES_S, Lease, Leases
 
 # Workers on leases.
 

@@ -29,6 +29,7 @@ FLOORS = {
     "intervals": 0,
     "commit": 0.5,
     "host": 1,
+    "locks": 1.1,
     "recipe": 1,
     "stores": 1,
     "fleet": 2,

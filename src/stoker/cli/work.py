@@ -8,9 +8,9 @@ from pathlib import Path
 
 from stoker.cli.flags import Parser
 from stoker.fleet.grid.directory import Grid
-from stoker.fleet.grid.files import SystemClock
-from stoker.fleet.grid.lease import Holder, Leases
 from stoker.fleet.grid.worker import Worker
+from stoker.locks.files import SystemClock
+from stoker.locks.lease import Holder, Leases
 from stoker.survive.stopping import listening
 from stoker.text import say
 

@@ -17,27 +17,24 @@ process at a time trains a run: the one that holds the lock.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
-import socket
-import time
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from stoker.commit import UNABLE, open_at_end, write_bytes, write_json
+from stoker.commit import write_bytes, write_json
 from stoker.errors import BadRequest, StokerError, is_readable
-from stoker.host.plain_file import open_plain, read_plain
+from stoker.host.plain_file import read_plain
+from stoker.locks.lock import is_held
 from stoker.recipe.changes import Change, changes, require_consent
 from stoker.recipe.recipe import Recipe
 from stoker.run.evaluation import KeptEvaluation, read_evaluation
 from stoker.run.events import EventDamage, read_events
 from stoker.run.kinds import RECORD, Event, misfit
 from stoker.run.rows import NEVER
-from stoker.run.storage import Place, refused
+from stoker.run.storage import LOCK, Place, RunLock, refused
 from stoker.run.summaries import RowReader
 from stoker.text import one_line, plural, shown
 
@@ -48,10 +45,6 @@ FORMAT = 1
 """Format number of a run directory. A run.json without one has format 1."""
 REPORT = "report.html"
 """The name of a report in its run directory."""
-
-
-class RunInUse(BadRequest):
-    """Another process trains this run."""
 
 
 class DatasetIdentity(Protocol):
@@ -83,7 +76,7 @@ class Run:
         self.path = Path(path)
         self.damage = EventDamage()
         """What was damaged in the events that were read."""
-        self._lock: IO[bytes] | None = None
+        self._lock: RunLock | None = None
         self._place = Place(self.path)
         self.taken_over: Callable[[], str] = lambda: ""
         """Returns why this process may no longer train the run, where that is decided elsewhere."""
@@ -95,14 +88,17 @@ class Run:
     @property
     def is_in_place(self) -> bool:
         """Whether the path still leads to the directory that `hold` noted, and is ours to train."""
-        return self._place.is_held and not self.taken_over()
+        lost = self.taken_over() or (self._lock.lost() if self._lock else "")
+        return self._place.is_held and not lost
 
     def require_place(self) -> None:
         """Raise StokerError where the directory was moved, removed or replaced since `hold`, or
         where another process has taken the run over."""
         if reason := self.taken_over():
             raise StokerError(reason)
-        if not self.is_in_place:
+        if self._lock:
+            self._lock.require()
+        if not self._place.is_held:
             raise StokerError(self._place.lost())
 
     @property
@@ -190,51 +186,12 @@ class Run:
 
     def lock(self, patience_s: float = 10.0) -> None:
         """Take the lock until this process ends. Raises RunInUse, which names another holder."""
-        path = self.path / "lock"
-        if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
-            kind = "link" if path.is_symlink() else "folder" if path.is_dir() else "special file"
-            raise BadRequest(f"{path} is a {kind}, not a plain file: remove it")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = open_at_end(path)
-        except OSError as error:
-            raise refused(self.path, error) from error
-        deadline = time.monotonic() + patience_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    file.seek(0)
-                    holder = shown(file.read().decode(errors="replace").strip())
-                    raise RunInUse(
-                        f"{self.path} is being trained by {holder}: "
-                        "stop that process first, or name another --run"
-                    ) from error
-                time.sleep(0.1)
-            except OSError as error:
-                if error.errno not in (*UNABLE, errno.ENOLCK):
-                    raise
-                break  # a mount without locks: the user must start one process only
-        self._lock = file
-        try:
-            file.truncate(0)
-            file.seek(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-        except OSError as error:
-            self.unlock()
-            raise refused(self.path, error) from error
+        self._lock = RunLock(self.path, patience_s)
 
     @property
     def is_running(self) -> bool:
-        """Whether a process on this machine holds the lock."""
-        try:
-            with open_plain(self.path / "lock") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except (OSError, ValueError) as error:
-            return isinstance(error, BlockingIOError)
-        return False
+        """Whether a process on this machine holds the lock; on any where leases are used."""
+        return is_held(self.path, LOCK)
 
     @property
     def holds_lock(self) -> bool:
@@ -243,7 +200,7 @@ class Run:
 
     def unlock(self) -> None:
         if self._lock:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     def attempts(self) -> list[int]:

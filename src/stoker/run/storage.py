@@ -1,4 +1,4 @@
-"""Whether a folder can be written, and whether it is still the one that was opened.
+"""Whether a folder can be written, is still the one that was opened, and who trains in it.
 
 Invariants: nothing is left behind: neither a test file nor a folder that was made for it. A folder
 that is held open keeps its inode, so another one in its place is told apart.
@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 
+from stoker.commit import open_at_end
 from stoker.errors import BadRequest
-from stoker.text import shown
+from stoker.locks.lease import EXPIRES_S
+from stoker.locks.lock import FolderLock
+from stoker.text import say, shown
 
+LOCK = "lock"
+"""The file of a run that is locked by the process that trains it."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 OTHER_RUN = "or name another --run"
 SENTENCES = {
@@ -22,6 +29,10 @@ SENTENCES = {
     errno.ENOTDIR: f"it is not a folder: move it away, {OTHER_RUN}",
     errno.EEXIST: f"it is not a folder: move it away, {OTHER_RUN}",
 }
+
+
+class RunInUse(BadRequest):
+    """Another process trains this run."""
 
 
 def refused(folder: Path, error: OSError) -> BadRequest:
@@ -114,3 +125,64 @@ class Place:
                 f"--run {shown(where)}"
             )
         return f"{message}removed: put it back from a copy to go on, or start again"
+
+
+class RunLock:
+    """The lock of a run."""
+
+    def __init__(self, folder: Path, patience_s: float) -> None:
+        """Take it. Raises RunInUse, which names another holder, where one holds it for so long;
+        BadRequest where the disk refuses."""
+        path = folder / LOCK
+        if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+            kind = "link" if path.is_symlink() else "folder" if path.is_dir() else "special file"
+            raise BadRequest(f"{path} is a {kind}, not a plain file: remove it")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = open_at_end(path)
+        except OSError as error:
+            raise refused(folder, error) from error
+        self._lock = FolderLock(folder, self._file.fileno())
+        try:
+            self._wait(patience_s)
+            self._file.truncate(0)
+            self._file.seek(0)
+            self._file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        except OSError as error:
+            self.release()
+            raise refused(folder, error) from error
+        except BaseException:
+            self.release()
+            raise
+        self.lost, self.require = self._lock.lost, self._lock.require
+
+    def _wait(self, patience_s: float) -> None:
+        deadline, has_said = time.monotonic() + patience_s, False
+
+        def is_over() -> bool:
+            nonlocal has_said
+            is_silent = self._lock.is_silent
+            if time.monotonic() <= deadline:
+                return False
+            if is_silent and patience_s and not has_said:
+                has_said = True
+                say(
+                    f"waiting for {self._holder()}, which holds {shown(str(self._lock.folder))} "
+                    f"and has given no sign for {patience_s:.0f} s: after {EXPIRES_S:.0f} s "
+                    "without one this command goes on"
+                )
+            return not (is_silent and patience_s)
+
+        if not self._lock.wait(is_over):
+            raise RunInUse(
+                f"{self._lock.folder} is being trained by {self._holder()}: "
+                "stop that process first, or name another --run"
+            )
+
+    def _holder(self) -> str:
+        self._file.seek(0)
+        return shown(self._file.read().decode(errors="replace").strip())
+
+    def release(self) -> None:
+        self._lock.release()
+        self._file.close()

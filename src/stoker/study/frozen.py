@@ -19,7 +19,7 @@ from typing import Any
 from stoker.commit import sha256_file, write_json
 from stoker.errors import BadRequest
 from stoker.fleet.grid.directory import Grid
-from stoker.fleet.grid.files import DiskFiles, parsed
+from stoker.locks.files import DiskFiles, parsed
 from stoker.recipe.model_file import function_of, is_own, read_code
 from stoker.recipe.recipe import SPECS, Recipe
 from stoker.recipe.resolve import Resolved, recorded_recipe

@@ -23,6 +23,7 @@ from typing import Any
 from stoker.commit import remove, write_bytes
 from stoker.errors import NewerFormat, StokerError
 from stoker.faults import reach
+from stoker.locks.lock import TakenOver
 from stoker.survive.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from stoker.survive.manifest import (
     DIVERGED,
@@ -178,6 +179,8 @@ class Checkpoints:
         """As `check_place`, after a checkpoint was written: another directory does not keep it."""
         try:
             self.check_place()
+        except TakenOver:
+            raise  # the other process may have written one of this name
         except StokerError:
             with suppress(OSError):
                 remove(self.folder / name)

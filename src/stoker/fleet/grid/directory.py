@@ -7,7 +7,7 @@
     cells/ID/work/              what its command keeps: it goes on from there after a kill
     cells/ID/draft.json         the result that the command wrote
     cells/ID/result.json        the result: the cell is done
-    cells/ID/leases/            see lease.py
+    cells/ID/leases/            see locks/lease.py
 
 Invariants: nothing that was planned changes: a plan and its sources are checked against their
 digests before they are used. A result is committed once and never written again.
@@ -28,7 +28,7 @@ import stoker
 from stoker.commit import sha256_file, sha256_json, sha256_of, sync
 from stoker.errors import BadRequest
 from stoker.fleet.grid.cell import ID, Cell, Plan
-from stoker.fleet.grid.files import DiskFiles, parsed
+from stoker.locks.files import DiskFiles, parsed
 from stoker.text import shown
 
 DONE, FAILED, RUNNING, WAITING, BLOCKED = "done", "failed", "running", "waiting", "blocked"

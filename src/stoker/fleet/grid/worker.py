@@ -25,8 +25,8 @@ from stoker.commit import open_at_end, write_bytes
 from stoker.errors import FINISHED, INTERRUPTED
 from stoker.fleet.grid.cell import Cell, Plan
 from stoker.fleet.grid.directory import Grid
-from stoker.fleet.grid.lease import Lease, Leases
 from stoker.host.signals import begin_helper
+from stoker.locks.lease import Lease, Leases
 from stoker.safe_path import SAFE
 
 CELL = "STOKER_CELL"

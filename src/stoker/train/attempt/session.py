@@ -25,9 +25,10 @@ from stoker.recipe.changes import changes as changes_of
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import Resolved, show_config
 from stoker.recipe.schedule import Timeline, cuts
-from stoker.run.directory import Run, RunInUse
+from stoker.run.directory import Run
 from stoker.run.events import Events, Listener
 from stoker.run.model_code import keep_code
+from stoker.run.storage import RunInUse
 from stoker.stores.client import StoreClient
 from stoker.stores.lease import LeaseHeld
 from stoker.survive.checkpoints import Checkpoints

@@ -1,8 +1,9 @@
-"""The files of a grid, as few operations as leases need, so that a simulation can stand in.
+"""The files of a grid or of a lock, as few operations as leases need, so that a simulation can
+stand in.
 
 Invariants: a name is created by one process only, however many try, also on a network disk: a
 complete file gets its name by a link, which fails where the name exists. Names are relative to the
-grid, with `/` between folders.
+folder, with `/` between folders.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from simulated import SimulatedClock, SimulatedFiles
-from stoker.fleet.grid.files import DiskFiles
-from stoker.fleet.grid.lease import BEATS_S, EXPIRES_S, YIELDS_S, Holder, Lease, Leases
+from stoker.locks.files import DiskFiles
+from stoker.locks.lease import BEATS_S, EXPIRES_S, YIELDS_S, Holder, Lease, Leases
 
 CELL = "0" * 32
 
@@ -114,8 +114,8 @@ def test_the_death_of_a_process_on_this_machine_is_seen_at_once(tmp_path: Path) 
     files = DiskFiles(tmp_path)
     code = (
         "import sys; from pathlib import Path\n"
-        "from stoker.fleet.grid.files import DiskFiles, SystemClock\n"
-        "from stoker.fleet.grid.lease import Holder, Leases\n"
+        "from stoker.locks.files import DiskFiles, SystemClock\n"
+        "from stoker.locks.lease import Holder, Leases\n"
         "leases = Leases(DiskFiles(Path(sys.argv[1])), SystemClock(), Holder.this_process())\n"
         f"print(leases.take('{CELL}').number, flush=True); input()"
     )
@@ -146,3 +146,45 @@ def test_holders_of_another_machine_or_container_are_not_called_dead() -> None:
     assert not Holder(**{**gone, "boot": "another"}).is_dead(own)
     assert not Holder(**{**gone, "space": "another"}).is_dead(own)
     assert not own.is_dead(own)
+
+
+def test_a_holder_that_stood_still_alone_takes_the_next_lease() -> None:
+    files = SimulatedFiles()
+    a = worker(files, "a")
+    lease = taken(a)
+    pass_time(10 * EXPIRES_S, a)
+    assert a.keep(lease)
+    assert lease.number == 2
+    assert a.keep(lease)
+    assert taken_by(files) == ["a", "a"]
+
+
+def test_a_holder_that_stood_still_has_lost_to_one_that_was_quicker() -> None:
+    files = SimulatedFiles()
+    a, b = worker(files, "a"), worker(files, "b")
+    lease = taken(a)
+    assert b.take(CELL) is None
+    pass_time(EXPIRES_S + 1, a, b)
+    assert taken(b).number == 2
+    assert not a.keep(lease)
+    assert not a.keep(lease)
+    assert taken_by(files) == ["a", "b"]
+
+
+def test_a_disk_that_does_not_answer_for_a_while_loses_nothing() -> None:
+    answers = True
+    files = SimulatedFiles(reachable=lambda: answers)
+    a = worker(files, "a")
+    lease = taken(a)
+    answers = False
+    pass_time(YIELDS_S, a)
+    assert a.keep(lease)
+    pass_time(1, a)
+    assert not a.keep(lease)
+    answers = True
+    assert a.keep(lease)
+
+
+def taken_by(files: SimulatedFiles) -> list[str]:
+    leases = sorted(name for name in files.content if name[-6:].isdecimal())
+    return [json.loads(files.content[name])["name"] for name in leases]

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stoker.fleet.grid.files import GridClock, GridFiles, parsed
 from stoker.host.counters import kernel_text
 from stoker.host.proc import after_name
+from stoker.locks.files import GridClock, GridFiles, parsed
 
 BEATS_S = 5.0
 """Seconds between two beats."""
@@ -104,14 +104,26 @@ class Leases:
         if number and f"{number:06d}.end" not in names and not self._is_over(cell, number):
             return None
         self._watched.pop(cell, None)
-        text = json.dumps(vars(self.holder)).encode()
-        if not self.files.create(f"{self.folder(cell)}/{number + 1:06d}", text):
+        if not self._next(cell, number):
             return None
         return Lease(cell, number + 1, beat_at=self.clock.now())
 
+    def _next(self, cell: str, number: int) -> bool:
+        """Create the lease after that number; False where another worker was quicker."""
+        text = json.dumps(vars(self.holder)).encode()
+        return self.files.create(f"{self.folder(cell)}/{number + 1:06d}", text)
+
+    def seen(self, cell: str) -> tuple[int, int]:
+        """The lease and the beat of another worker that `take` saw last."""
+        return self._watched.get(cell, (0, NEVER, 0.0))[:2]
+
+    def holder_is_dead(self, cell: str, number: int) -> bool:
+        """Whether the holder of a lease has surely ended, as far as this machine sees."""
+        return self._holder_of(cell, number).is_dead(self.holder)
+
     def _is_over(self, cell: str, number: int) -> bool:
         """Whether the holder is dead, or has not beaten for long enough."""
-        if self._holder_of(cell, number).is_dead(self.holder):
+        if self.holder_is_dead(cell, number):
             return True
         beat = self._beat_of(cell, number)
         watched = self._watched.get(cell)
@@ -147,6 +159,21 @@ class Leases:
                 lease.beat += 1
                 lease.beat_at = now
         return not lease.lost
+
+    def keep(self, lease: Lease) -> bool:
+        """As `beat`, for a holder that may stand still: it then takes the next lease. Returns
+        False where another worker has a later one, or where the disk does not answer."""
+        now = self.clock.now()
+        try:
+            if not lease.lost and now - lease.beat_at > YIELDS_S:
+                if self.newest(lease.cell)[0] == lease.number:
+                    lease.lost = not self._next(lease.cell, lease.number)
+                    lease.number, lease.beat, lease.beat_at = lease.number + 1, 0, now
+                else:
+                    lease.lost = True
+            return self.beat(lease) and self.holds(lease)
+        except OSError:
+            return not lease.lost and now - lease.beat_at <= YIELDS_S
 
     def end(self, lease: Lease, record: dict[str, Any]) -> None:
         """Record how the holder ended, which frees the cell. Does nothing for a lost lease."""

@@ -1,0 +1,1 @@
+"""One process at a time: by the kernel's locks of files, or by leases where there are none."""
