@@ -7,6 +7,7 @@
     checkpoints/000001234/        see survive/checkpoint.py
     last, best                    names of checkpoints
     evaluation.json               the last evaluation, class by class
+    lock, .lock/                  who trains it, see locks/lock.py
     report.html                   what `stoker report` wrote last
 
 Invariants: events are only appended. Readers merge attempts: an attempt that resumed at step s
