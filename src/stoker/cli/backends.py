@@ -90,7 +90,7 @@ def backend_of(
     """The backend that the flags name. Raises BadRequest where they are wrong."""
     check_backend_flags(parsed)
     if parsed.on != SLURM:
-        return LocalWorkers(tasks)
+        return LocalWorkers(tasks, say)
     site = site_of(parsed)
     options = {"cpus-per-task": str(cpus), **slurm_options(parsed, site)}
     return SlurmArray(name, tasks, options, site.setup, parsed.wait, progress, say)

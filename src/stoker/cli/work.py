@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cli.flags import Parser
 from stoker.fleet.grid.directory import Grid
+from stoker.fleet.grid.gpus import VARIABLE, taken_gpus
 from stoker.fleet.grid.worker import Worker
+from stoker.host.gpu import usable_gpus
 from stoker.locks.files import SystemClock
 from stoker.locks.lease import Holder, Leases
 from stoker.survive.stopping import listening
@@ -38,4 +41,9 @@ def run(arguments: Sequence[str]) -> int:
             return signal.SIGTERM if stop else None
 
         leases = Leases(grid.files, SystemClock(), Holder.this_process())
-        return Worker(grid, plan, leases, stop_signal, say, parsed.cells).run()
+        names = usable_gpus()
+        # One that is given a single GPU has no choice: its command or SLURM made it.
+        with taken_gpus(names if len(names) > 1 else (), 1) as seats:
+            for name, _ in seats:
+                os.environ[VARIABLE] = name
+            return Worker(grid, plan, leases, stop_signal, say, parsed.cells).run()

@@ -35,6 +35,8 @@ SLOW = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
 MEANS = ("busy", "sm_clock_mhz", "power_w", *SLOW)
 """Facts whose mean is taken over time; of the others the largest value."""
 Queries = dict[str, Callable[[], Any]]
+UUIDS = ("GPU-", "MIG-")
+"""How the UUID of a GPU, or of a part of one, begins."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5e-5, 1e-3
 """Between two looks at an event: a wait that has been long may last a little longer."""
 
@@ -67,6 +69,21 @@ def gpus_at_hand(folder: str = "/dev", environment: Mapping[str, str] | None = N
         return 0
     paths = [path for path in Path(folder).glob("nvidia*") if path.name[6:].isdecimal()]
     return sum(may_open(path) for path in paths)
+
+
+def usable_gpus(folder: str = "/dev", environment: Mapping[str, str] | None = None) -> list[str]:
+    """The names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES takes them, each
+    once. The list of the variable ends at the first name of no GPU, as for CUDA."""
+    environment = os.environ if environment is None else environment
+    count = gpus_at_hand(folder, environment)
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    names: list[str] = []
+    for name in map(str, range(count)) if chosen is None else map(str.strip, chosen.split(",")):
+        is_one = int(name) < count if re.fullmatch("[0-9]{1,4}", name) else name[:4] in UUIDS
+        if not (count and is_one):
+            break
+        names.append(name)
+    return list(dict.fromkeys(names))
 
 
 def may_open(path: Path) -> bool:

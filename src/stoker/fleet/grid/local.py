@@ -1,7 +1,8 @@
 """Workers of a grid as processes on this machine.
 
-Invariants: a worker that is killed is started again, as long as cells get done; one that fails is
-not. A stop signal is passed on to every worker, and they end when their commands have saved.
+Invariants: a worker that is killed is started again, on the same GPU, as long as cells get done;
+one that fails is not. A stop signal is passed on to every worker, and they end when their commands
+have saved.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from pathlib import Path
 from stoker.errors import FAILED, FINISHED, INTERRUPTED
 from stoker.fleet.grid.backend import Stop
 from stoker.fleet.grid.directory import DONE, Grid
+from stoker.fleet.grid.gpus import VARIABLE, sharing_line, taken_gpus
+from stoker.host.gpu import usable_gpus
 from stoker.host.signals import block_stop_signals, end_with_parent
 
 MOST_DEATHS = 5
@@ -28,15 +31,22 @@ Workers = dict[int, subprocess.Popen[bytes]]
 
 @dataclass(frozen=True)
 class LocalWorkers:
-    """So many workers on this machine: a Backend."""
+    """So many workers on this machine, which share its GPUs: a Backend."""
 
     count: int
+    say: Callable[[str], None] = lambda line: None
 
     def run(self, grid: Grid, plan: str, stop: Stop) -> int:
-        cells = grid.plan(plan)
-        return run_workers(
-            grid.path, plan, self.count, stop, lambda: grid.status(cells).count(DONE)
-        )
+        cells, names = grid.plan(plan), usable_gpus()
+
+        def done() -> int:
+            return grid.status(cells).count(DONE)
+
+        with taken_gpus(names, self.count) as seats:
+            if line := sharing_line(names, seats):
+                self.say(line)
+            gpus = [name for name, _ in seats]
+            return run_workers(grid.path, plan, self.count, stop, done, gpus)
 
 
 def run_workers(
@@ -45,10 +55,12 @@ def run_workers(
     count: int,
     stop: Stop,
     done: Callable[[], int],
+    gpus: Sequence[str] = (),
 ) -> int:
     """Run workers until no cell is left; returns 0, 75 where it was stopped, 1 where a worker
-    failed. `done` returns how many cells are done."""
-    workers: Workers = {slot: start(grid, plan) for slot in range(count)}
+    failed. `done` returns how many cells are done; `gpus` has the GPU of each worker, if any."""
+    gpus = gpus or [""] * count
+    workers: Workers = {slot: start(grid, plan, gpus[slot]) for slot in range(count)}
     deaths, done_before, stopping, code = 0, -1, False, FINISHED
     while workers:
         if not stopping and (number := stop()):
@@ -68,15 +80,17 @@ def run_workers(
             if stopping or deaths > MOST_DEATHS * count:
                 code = INTERRUPTED if stopping else FAILED
                 continue
-            workers[slot] = start(grid, plan)
+            workers[slot] = start(grid, plan, gpus[slot])
         time.sleep(POLL_S)
     return code
 
 
-def start(grid: Path, plan: str) -> subprocess.Popen[bytes]:
-    """Start one worker. It ends with this process, once its command has saved."""
+def start(grid: Path, plan: str, gpu: str = "") -> subprocess.Popen[bytes]:
+    """Start one worker, which sees one GPU, if that is given. It ends with this process, once its
+    command has saved."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "stoker", "work", str(grid), "--plan", plan],
+        env={**os.environ, **({VARIABLE: gpu} if gpu else {})},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=partial(prepare, os.getpid()),
