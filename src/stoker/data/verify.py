@@ -41,6 +41,7 @@ from stoker.data.listed_images import (
 )
 from stoker.data.seal import CACHES, NEAR_SHA256, REJECTED_SHA256, is_sealed
 from stoker.data.set_files import SetFiles, files_of
+from stoker.locks.lock import LEASES
 from stoker.stores.in_threads import in_threads
 from stoker.text import one_line, shown
 
@@ -286,7 +287,7 @@ def check_other_files(files: SetFiles, description: dict[str, Any], report: Veri
             continue
         if name.endswith((".tar", ".parquet")) and not name.startswith(".parts/"):
             report.problems.append(Problem(name, "not in dataset.json"))
-        else:
+        elif not name.startswith(f"{LEASES}/"):
             others.append(name)
     if others:
         more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""

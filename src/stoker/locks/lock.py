@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,11 +60,12 @@ class FolderLock:
     _over: threading.Event = field(default_factory=threading.Event)
     _mutex: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self) -> bool:
-        """Take the lock if it is free; whether this process has it now. Raises OSError."""
+    def take(self, *, waits: bool = False) -> bool:
+        """Take the lock if it is free; whether this process has it now. With `waits`, a lock of the
+        kernel is waited for. Raises OSError."""
         if self._leases is None:
             try:
-                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
                 return True
             except BlockingIOError:
                 return False
@@ -78,9 +80,22 @@ class FolderLock:
                 reason = "the disk has neither locks of files nor links"
                 raise OSError(error.errno, reason) from error
             raise
-        if self._lease is not None:
+        if self._lease is not None and self._is_newest(self._lease):
             threading.Thread(target=self._keep, name="stoker-lock", daemon=True).start()
+        else:
+            self._lease = None
         return self._lease is not None
+
+    def _is_newest(self, lease: Lease) -> bool:
+        """Whether no later lease was there before this one, which was created late then: those
+        before the last two are removed here."""
+        assert self._leases
+        newest, names = self._leases.newest(LEASES)
+        for name in names:
+            if name[:6].isdecimal() and int(name[:6]) < newest - 1:
+                with suppress(OSError):
+                    (self.folder / LEASES / name).unlink()
+        return lease.number == newest
 
     @property
     def is_silent(self) -> bool:
@@ -91,10 +106,10 @@ class FolderLock:
         self._first = self._first or sign
         return sign == self._first
 
-    def wait(self, is_over: Callable[[], bool] = lambda: False) -> bool:
+    def wait(self, is_over: Callable[[], bool] | None = None) -> bool:
         """Take the lock as soon as it is free; False where `is_over` before. Raises OSError."""
-        while not self.take():
-            if is_over():
+        while not self.take(waits=is_over is None):
+            if is_over and is_over():
                 return False
             time.sleep(POLL_S)
         return True
@@ -151,3 +166,17 @@ def is_beating(folder: Path) -> bool:
         return False
     newest = f"{number:06d}.beat" if f"{number:06d}.beat" in names else f"{number:06d}"
     return time.time() - (folder / LEASES / newest).stat().st_mtime < rules.EXPIRES_S
+
+
+@contextmanager
+def locked(folder: Path, path: Path | None = None) -> Iterator[FolderLock]:
+    """Hold the lock of a folder, by this file in it, or by the folder itself; others wait. Raises
+    OSError."""
+    flags = os.O_RDONLY if path is None else os.O_RDWR | os.O_CREAT
+    lock = FolderLock(folder, os.open(path or folder, flags | os.O_CLOEXEC, 0o644))
+    try:
+        lock.wait()
+        yield lock
+    finally:
+        lock.release()
+        os.close(lock.handle)

@@ -6,7 +6,6 @@ has the size of each file, so what a killed tracker wrote after it is recognised
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Collection
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import IO, Any
 
 from stoker.commit import open_at_end, write_json
 from stoker.host.plain_file import read_plain
+from stoker.locks.lock import FolderLock
 from stoker.text import shown
 from stoker.track.curve import CurvePosition
 from stoker.track.sink import Refusal
@@ -29,20 +29,18 @@ class SinkFolder:
         self.path, self._run_id = Path(path), run_id
         self.sizes: dict[str, int] = {}
         """Bytes of each file that the position counts."""
-        self._lock: IO[bytes] | None = None
+        self._file: IO[bytes] | None = None
+        self._lock: FolderLock | None = None
 
     def open(self, names: Collection[str] = ()) -> CurvePosition:
         """Take the folder, and return up to where its files have the curve; the start where that is
         not known. Raises Refusal where it is in use, is of another run, or has files of these names
         that no tracker wrote; and OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = open_at_end(self.path / ".lock")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Refusal(f"another tracker writes to {shown(str(self.path))}") from error
-        except OSError:
-            pass  # a mount without locks
+        self._file = open_at_end(self.path / ".lock")
+        self._lock = lock = FolderLock(self.path / ".leases", self._file.fileno())
+        if not lock.wait(lambda: not lock.is_silent):
+            raise Refusal(f"another tracker writes to {shown(str(self.path))}")
         data = position_data(self.path)
         if data is None:
             if name := next((name for name in names if (self.path / name).exists()), None):
@@ -65,12 +63,15 @@ class SinkFolder:
 
     def save(self, position: CurvePosition) -> None:
         """Record that the files, with the `sizes` that they have now, have the curve up to here."""
+        if self._lock and self._lock.lost():
+            raise Refusal(f"another tracker writes to {shown(str(self.path))}")
         data = {"run": self._run_id, "position": position.data(), "sizes": self.sizes}
         write_json(self.path / POSITION, data)
 
     def close(self) -> None:
-        if self._lock:
-            self._lock.close()
+        if self._lock and self._file:
+            self._lock.release()
+            self._file.close()
             self._lock = None
 
 

@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 
+from stoker.data.packing.shard import one_at_a_time
+from stoker.data.packing.target.folder import FolderTarget
+from stoker.data.packing.target.scratch import scratch
 from stoker.errors import BadRequest
 from stoker.locks import lease as rules
-from stoker.locks.lock import LEASES, FolderLock, TakenOver, is_held
+from stoker.locks.lock import LEASES, FolderLeases, FolderLock, TakenOver, is_held, locked
 from stoker.run.directory import Run
 from stoker.run.storage import RunInUse
+from stoker.stores.cache import FileCache
+from stoker.track.curve import CurvePosition
+from stoker.track.folder import SinkFolder
+from stoker.track.sink import Refusal
 
 
 @contextmanager
@@ -130,3 +137,95 @@ def test_a_disk_with_neither_locks_nor_leases_is_refused(
     assert str(refusal.value).startswith(f"cannot write in {tmp_path / 'run'}: ")
     assert "neither locks of files nor links" in str(refusal.value)
     assert rules.EXPIRES_S > rules.YIELDS_S > rules.BEATS_S
+
+
+def test_old_leases_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, errno.ENOSYS)
+    for _ in range(10):
+        with locked(tmp_path, tmp_path / "file"):
+            pass
+    numbers = {path.name[:6] for path in (tmp_path / LEASES).iterdir()}
+    assert numbers == {"000009", "000010"}
+
+
+def test_a_lease_that_is_created_late_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, errno.ENOSYS)
+    (tmp_path / LEASES).mkdir()
+    real = FolderLeases.take
+
+    def late(self: FolderLeases, cell: str) -> Any:
+        lease = real(self, cell)
+        (tmp_path / LEASES / "000007").write_text("{}")
+        return lease
+
+    monkeypatch.setattr(FolderLeases, "take", late)
+    with lock_of(tmp_path) as lock:
+        assert not lock.take()
+
+
+class TestNeighbours:
+    """What else locks a file works without, too."""
+
+    def test_a_pack_waits_for_another_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refuse(monkeypatch, errno.ENOSYS)
+        target = FolderTarget(tmp_path / "out")
+        with target.held(), lock_of(target.work) as other:
+            assert not other.take()
+            with pytest.raises(TakenOver):
+                (target.work / LEASES / "000002").write_text("{}")
+                target.commit({})
+        assert not (target.work / "dataset.json").exists()
+        target.require_own()
+
+    def test_those_that_share_a_pack_are_not_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refuse(monkeypatch, errno.ENOSYS)
+        target = FolderTarget(tmp_path / "out")
+        with target.held(shared=True), target.held(shared=True):
+            pass
+
+    def test_a_large_image_is_packed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        refuse(monkeypatch, errno.ENOSYS)
+        for _ in range(3):
+            with one_at_a_time(tmp_path / "parts" / "large.lock", needed=True):
+                pass
+
+    def test_a_shard_on_its_way_to_a_store_has_a_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("STOKER_CACHE", str(tmp_path))
+        refuse(monkeypatch, errno.ENOSYS)
+        with scratch() as first:
+            with scratch() as second:
+                assert first != second and first.is_dir()
+            assert not second.exists()
+        abandoned = first.parent / "abandoned"
+        abandoned.mkdir()
+        with scratch():
+            assert not abandoned.exists()
+
+    def test_a_second_tracker_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rules, "BEATS_S", 0.01)
+        refuse(monkeypatch, errno.ENOSYS)
+        first, second = SinkFolder(str(tmp_path), "a"), SinkFolder(str(tmp_path), "a")
+        first.open()
+        with pytest.raises(Refusal, match="another tracker writes to"):
+            second.open()
+        first.save(CurvePosition())
+        first.close()
+        second.open()
+        second.close()
+
+    def test_a_cache_is_refused_with_what_to_do(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refuse(monkeypatch, errno.ENOSYS)
+        with pytest.raises(BadRequest, match="name a folder on a local disk in STOKER_CACHE"):
+            FileCache(tmp_path, 1)

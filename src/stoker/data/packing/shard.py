@@ -13,7 +13,6 @@ part names.
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import json
 import math
@@ -40,6 +39,7 @@ from stoker.errors import StokerError
 from stoker.faults import reach
 from stoker.fleet.workers import map_tasks
 from stoker.host.plain_file import NotPlain, open_plain
+from stoker.locks.lock import locked
 from stoker.stores.client import StoreClient
 from stoker.stores.location import location_of
 from stoker.stores.objects import Found, Missing
@@ -355,8 +355,7 @@ def one_at_a_time(lock: Path, needed: bool) -> Iterator[None]:
         yield
         return
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(lock.parent, lock):
         yield
 
 

@@ -6,7 +6,6 @@ into it, or several that write different shards.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -17,13 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.commit import UNABLE, write_json
+from stoker.commit import write_json
 from stoker.data.dataset import Dataset
 from stoker.data.packing.shard import Parts, ShardTask
 from stoker.data.packing.target.part import part_path
 from stoker.data.packing.target.target import SPLITS, Note, refuse_foreign, shards_of, tables_of
 from stoker.data.seal import SOURCE_CACHE
 from stoker.errors import BadRequest
+from stoker.locks.lock import WITHOUT_LOCKS, FolderLock, locked
+
+_held: dict[Path, FolderLock] = {}
+"""The locks that this process holds."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +64,14 @@ class FolderTarget:
 
     @contextmanager
     def held(self, *, shared: bool = False) -> Iterator[None]:
-        """A mount without locks has none."""
+        """Where leases are used, one that comes later does not see those that share it."""
         self.work.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.work, os.O_RDONLY)
-        try:
+        with shared_lock(self.work) if shared else locked(self.work) as lock:
+            _held[self.work] = lock
             try:
-                fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-            except OSError as error:
-                if error.errno not in (*UNABLE, errno.ENOLCK):
-                    raise
-            yield
-        finally:
-            os.close(handle)
+                yield
+            finally:
+                _held.pop(self.work, None)  # threads may share it
 
     def note(self) -> Note:
         try:
@@ -101,6 +100,8 @@ class FolderTarget:
         }
 
     def commit(self, description: dict[str, Any]) -> bool:
+        if self.work in _held:
+            _held[self.work].require()
         self._remove_other_shards(description)
         write_json(self.work / "dataset.json", description)
         self.clear_up()
@@ -133,6 +134,24 @@ class FolderTarget:
             shutil.rmtree(self.work, ignore_errors=True)
         with suppress(OSError):
             self.work.rmdir()  # only succeeds where it is empty
+
+
+@contextmanager
+def shared_lock(folder: Path) -> Iterator[FolderLock]:
+    """Wait until no other process holds the lock alone; where leases are used, no longer."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    lock = FolderLock(folder, handle)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                raise
+            lock.wait()
+            lock.release()
+        yield lock
+    finally:
+        os.close(handle)
 
 
 def note_of(data: bytes) -> Note:

@@ -9,7 +9,6 @@ One that a killed process left is removed by the next process that writes a shar
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stoker.locks.lock import LEASES, FolderLock, locked
 from stoker.stores.location import Location
 from stoker.stores.settings import cache_folder
 
@@ -36,27 +36,17 @@ def scratch() -> Iterator[Path]:
     """A new folder for one shard, which is removed at the end. Raises OSError."""
     root = cache_folder() / "packing" / "shards"
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with locked_folder(root):
+    with locked(root):
         remove_abandoned(root)
         folder = Path(tempfile.mkdtemp(dir=root))
-        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock = FolderLock(folder, os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
+        lock.take()
     try:
         yield folder
     finally:
+        lock.release()
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(handle)
-
-
-@contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; others wait."""
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+        os.close(lock.handle)
 
 
 def remove_abandoned(root: Path) -> None:
@@ -64,8 +54,10 @@ def remove_abandoned(root: Path) -> None:
     for folder in root.iterdir():
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            lock = FolderLock(folder, handle)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                if folder.name != LEASES and lock.take():
+                    lock.release()
+                    shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(handle)

@@ -18,7 +18,7 @@ from stoker.data.packing.shard import Parts, ShardTask
 from stoker.errors import BadRequest
 
 OWN_FILES = re.compile(
-    r"\.parts(/.*)?|(.*/)?\.[^/]*\.tmp|(rejected|near_duplicates)\.parquet|\.walk\.parquet|\.source\.json"
+    r"\.(parts|lock)(/.*)?|(.*/)?\.[^/]*\.tmp|(rejected|near_duplicates)\.parquet|\.walk\.parquet|\.source\.json"
     r"|\.conditions-[0-9a-f]+|(train|val|test)(/(\d{5,}\.tar|(index|shards)\.parquet|rows(/\d{5,}\.parquet)?))?"
 )
 """Names that a pack leaves in its target before it is committed."""
