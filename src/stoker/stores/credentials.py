@@ -55,6 +55,8 @@ CREDENTIAL_HOSTS = (
 )
 """Where credentials come from, beside the hosts that a user names."""
 _FIRST_HOST = re.compile(r"\bperforming [A-Z]+ (https?://[^/?\s]+)")
+HIDDEN = "REDACTED"
+"""What obstore writes in place of an address that holds a signature: the store's own."""
 NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(seconds=30)}
 
 
@@ -65,17 +67,21 @@ class Connection:
     def __init__(self, location: Location, patience_s: float) -> None:
         self._location, self._patience_s = location, patience_s
         self._lock = threading.Lock()
-        self.hosts = frozenset({own_host(location)} if is_guarded(location) else ())
+        host = own_host(location) if is_guarded(location) else ""
+        self.hosts = frozenset({host} - {""})
+        """Empty for no guard."""
         self.store = connect(location, patience_s, self.hosts)
 
     def lets_through(self, error: BaseException, hosts: frozenset[str]) -> bool:
         """Whether a request that could reach only these hosts failed since its own was not among
         them, such as one for credentials: now it is. False where a server has sent it on."""
-        host = first_host(error) if NOWHERE in str(error) else ""
-        if not host or host in hosts:
+        host = first_host(error)
+        text = str(error)
+        if not hosts or NOWHERE not in text or host in hosts or (not host and HIDDEN in text):
             return False
         with self._lock:
-            known = self.hosts | {host}
+            # Some other error that names no host: better no guard than no store.
+            known = self.hosts | {host} if host else frozenset[str]()
             self.store = connect(self._location, self._patience_s, known)
             self.hosts = known
         return True
@@ -139,7 +145,7 @@ def connect(
     }
     if not signed:
         client["proxy_url"] = f"http://{NOWHERE}"
-    elif is_guarded(location):
+    elif hosts:
         client |= only_to(hosts)
     options: dict[str, Any] = {"client_options": client, "retry_config": NO_RETRIES}
     prefix = location.prefix or None
