@@ -30,7 +30,7 @@ FLOORS = {
     "commit": 0.5,
     "host": 1,
     "locks": 1.1,
-    "recipe": 1,
+    "recipe": 1.1,
     "stores": 1,
     "fleet": 2,
     "fleet.slurm": 2.1,

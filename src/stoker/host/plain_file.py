@@ -1,7 +1,8 @@
 """Read files that anyone could have put there.
 
-Invariants: no read waits or is endless: pipes and devices are refused, and so many bytes are read
-at most.
+Invariants: no read is endless: devices are refused, and a limited number of bytes is read. No read
+waits for a writer that may never come: pipes are refused, except where a user names the file. Then
+it may be a pipe that something writes to, such as `<(command)`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,32 @@ def read_plain(path: Path, most: int = LARGEST_JSON) -> bytes:
         data = b"" if length > most else file.read(most + 1)
     if max(length, len(data)) > most:
         raise ValueError("it is too large")
+    return data
+
+
+@contextmanager
+def open_given(path: Path) -> Iterator[tuple[bytes, IO[bytes]]]:
+    """The first byte of a pipe, else nothing, and what follows it, of a file that a user names.
+    Raises OSError where it cannot be opened, and NotPlain."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(handle, "rb") as file:
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+            raise NotPlain("it is a device: name a file")
+        start: bytes | None = b""
+        if stat.S_ISFIFO(mode) and (start := file.raw.read(1)) == b"":  # None: nothing yet
+            raise NotPlain("it is a pipe that nothing writes to: name a file")
+        os.set_blocking(handle, True)
+        yield start or b"", file
+
+
+def read_given(path: Path, most: int) -> bytes:
+    """The bytes of a file that a user names. Raises OSError, and ValueError where it has more than
+    `most`."""
+    with open_given(path) as (start, file):
+        data = start + file.read(most + 1 - len(start))
+    if len(data) > most:
+        raise ValueError(f"it is larger than {most:,} bytes")
     return data
 
 

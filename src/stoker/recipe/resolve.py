@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import BadRequest
+from stoker.host.plain_file import read_given
 from stoker.recipe.model_file import ModelCode, own_model
 from stoker.recipe.other_tools import aliases, foreign_answer, plain_name
 from stoker.recipe.recipe import SPECS, Phase, Recipe, check_value, dump_value, types_of
 from stoker.recipe.shorten import CAUSES, HALF, SIZES, scaled, scaled_line, size_notes
-from stoker.text import printable, shown
+from stoker.text import cut, one_line, printable, shown
 
 OWN_KEYS = ("model_file", "model_code")
 """Keys of a model of the user's own."""
@@ -34,6 +35,8 @@ EARLIER: Sequence[Collection[str]] = (("epochs",), SIZES, ())
 """Which flags changed the phases of a recipe in earlier versions, or in a run with more epochs."""
 FEW_SECONDS = 60
 """A checkpoint interval below this may be meant in epochs, as in other tools."""
+LARGEST_FILE = 1 << 22
+"""Bytes of a recipe file. One with a model of the user's own has the text of its code, too."""
 LONGEST_NAME = 100
 """Letters of a word that is compared with names: longer ones take long, and resemble none."""
 MOST_PROPOSALS = 3
@@ -109,6 +112,7 @@ def unknown_key(name: str, origin: str, known: Iterable[str]) -> BadRequest:
     if answer := foreign_answer(name, names, as_flag=False):
         return BadRequest(f"{origin}: unknown key '{name}': it {answer}")
     near = nearest(name, names)
+    name = cut(name, LONGEST_NAME)
     hint = f"did you mean '{near}'?" if near else "'stoker show-config' lists every key"
     return BadRequest(f"{origin}: unknown key '{name}': {hint}")
 
@@ -123,9 +127,10 @@ def read_recipe(name: str) -> tuple[str, str, str]:
     """The text of a preset or file, its name in messages, and its short name, or BadRequest."""
     if name.endswith(".toml"):
         try:
-            return Path(name).read_text(encoding="utf-8"), name, Path(name).stem
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_given(Path(name), LARGEST_FILE).decode()
+        except (OSError, ValueError) as error:
             raise BadRequest(f"cannot read recipe file {name}: {error}") from error
+        return text.replace("\r\n", "\n").replace("\r", "\n"), name, Path(name).stem
     if name not in preset_names():
         near = nearest(name, preset_names())
         hint = f" (did you mean '{near}'?)" if near else ""
@@ -137,7 +142,8 @@ def read_recipe(name: str) -> tuple[str, str, str]:
 
 def line_of(text: str, name: str) -> int:
     """The number of the line on which a TOML text sets a key or opens a table of that name."""
-    setting = re.compile(rf"\s*(\[+\s*)?[\"']?{re.escape(name)}[\"']?\s*(=|\.|\])")
+    end = rf"[\"']?\s*(=|\.|\])" if len(name) <= LONGEST_NAME else ""
+    setting = re.compile(rf"\s*(\[+\s*)?[\"']?{re.escape(name[:LONGEST_NAME])}{end}")
     lines = enumerate(text.splitlines(), 1)
     return next((number for number, line in lines if setting.match(line)), 1)
 
@@ -146,8 +152,10 @@ def parse_toml(text: str, source: str) -> dict[str, tuple[Any, str]]:
     """Each key with its value and its origin, `source:line`. Raises BadRequest for a mistake."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadRequest(f"{source}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise BadRequest(f"{source}: its lists are nested too deeply for a recipe") from error
+    except ValueError as error:
+        raise BadRequest(f"{source}: not valid TOML: {one_line(str(error))}") from error
     values: dict[str, tuple[Any, str]] = {}
     for name, raw in table.items():
         origin = f"{source}:{line_of(text, name)}"
@@ -158,7 +166,7 @@ def parse_toml(text: str, source: str) -> dict[str, tuple[Any, str]]:
         elif isinstance(raw, Mapping):
             inner = next((near for key in raw if (near := nearest(key, SPECS))), None)
             advice = f"; recipe keys have no sections: write '{inner} = ...'" if inner else ""
-            raise BadRequest(f"{origin}: unknown section '[{name}]'{advice}")
+            raise BadRequest(f"{origin}: unknown section '[{cut(name, LONGEST_NAME)}]'{advice}")
         else:
             raise unknown_key(name, origin, SPECS)
     return values
@@ -176,7 +184,7 @@ def convert(name: str, raw: Any, origin: str, table: type = Recipe) -> Any:
         value = tuple(map(float, raw)) if fits else None
     if not fits:
         expected = EXPECTED.get(kind, "a list of numbers")
-        raise BadRequest(f"{origin}: {name} must be {expected}, not {raw!r}")
+        raise BadRequest(f"{origin}: {name} must be {expected}, not {one_line(repr(raw))}")
     try:
         check_value(name, value, table)
     except BadRequest as error:
@@ -189,7 +197,7 @@ def convert_phases(raw: Any, text: str, source: str) -> tuple[Phase, ...]:
     known = [spec.name for spec in fields(Phase)]
     origin = f"{source}:{line_of(text, 'phases')}"
     if not isinstance(raw, list) or not all(isinstance(table, Mapping) for table in raw):
-        raise BadRequest(f"{origin}: phases must be [[phases]] tables, not {raw!r}")
+        raise BadRequest(f"{origin}: phases must be [[phases]] tables, not {one_line(repr(raw))}")
     for name in (name for table in raw for name in table if name not in known):
         raise unknown_key(f"phases.{name}", f"{source}:{line_of(text, name)}", known)
     if any(type(table.get(name)) is not int for table in raw for name in known):

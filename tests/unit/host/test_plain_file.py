@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from stoker.host.plain_file import head_and_tail, open_plain, read_plain
+from stoker.host.plain_file import NotPlain, head_and_tail, open_plain, read_given, read_plain
 
 
 def test_a_small_file_is_read(tmp_path: Path) -> None:
@@ -62,3 +63,28 @@ def test_the_ends_of_the_rest_of_a_file(tmp_path: Path) -> None:
     assert head_and_tail(tmp_path / "x", 100, begin=4) == ([b"c", b"d"], [])
     assert head_and_tail(tmp_path / "x", 100, begin=8) == ([], [])
     assert head_and_tail(tmp_path / "x", 100, begin=1 << 40) == ([], [])
+
+
+def test_a_pipe_is_read_where_something_writes_to_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x")
+    with pytest.raises(NotPlain, match="nothing writes to"):
+        read_given(tmp_path / "x", 10)
+    reader = os.open(tmp_path / "x", os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(tmp_path / "x", os.O_WRONLY)
+    results: list[bytes] = []
+    thread = threading.Thread(target=lambda: results.append(read_given(tmp_path / "x", 10)))
+    thread.start()  # it waits, or comes when the bytes are there
+    os.write(writer, b"12345")
+    os.close(writer)
+    thread.join(timeout=60)
+    os.close(reader)
+    assert results == [b"12345"]
+
+
+def test_a_pipe_without_end_is_read_up_to_the_limit(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"x" * 11)
+    with pytest.raises(ValueError, match="larger than 10 bytes"):
+        read_given(Path(f"/dev/fd/{reader}"), 10)
+    os.close(reader)
+    os.close(writer)

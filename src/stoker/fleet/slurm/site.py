@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stoker.errors import BadRequest
+from stoker.host.plain_file import read_given
 from stoker.text import shown
 
 NAME = "slurm.toml"
@@ -78,10 +79,8 @@ def read_site(path: Path) -> Site:
     """Raises BadRequest where the file cannot be read or says something else."""
     name = shown(str(path))
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise BadRequest(f"{name} is too large for a site file")
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        table = tomllib.loads(read_given(path, LARGEST_FILE).decode())
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadRequest(f"cannot read the site file {name}: {reason}") from error
     for key in table:

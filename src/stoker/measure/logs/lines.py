@@ -27,9 +27,10 @@ _SENTENCE = re.compile(r"[A-Za-z=][^:/\\]{0,40} ")
 _COMMAND = re.compile(r"\S{0,80}[$#>%] |.{0,80}\b(?:python3?|torchrun|srun|bash) ")
 
 
-def lines(file: BinaryIO) -> Iterator[str]:
-    """The lines of a file without ends and colours. `\\r` ends a line too, as in progress bars."""
-    start = file.read(CHUNK_BYTES)
+def lines(file: BinaryIO, start: bytes = b"") -> Iterator[str]:
+    """The lines of a file without ends and colours, whose first bytes may have been read before.
+    `\\r` ends a line too, as in progress bars."""
+    start += file.read(CHUNK_BYTES)
     wide = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     decoder = codecs.getincrementaldecoder("utf-16" if wide else "utf-8-sig")("replace")
     chunk, tail = start, ""

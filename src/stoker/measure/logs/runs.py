@@ -8,7 +8,6 @@ keep up but has a queue waits seldom and long, and most lines show none. Memory 
 
 from __future__ import annotations
 
-import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import reduce
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stoker.errors import BadRequest
+from stoker.host.plain_file import NotPlain, open_given
 from stoker.measure.logs.line import FORMATS, LogLine, Validation, batch_by_accuracy, parse
 from stoker.measure.logs.lines import Headings, lines
 from stoker.measure.logs.sums import RankLines, Sum
@@ -242,9 +242,9 @@ def _is_at_interval(rank: RankLines, line: LogLine) -> bool:
     return line.epoch == rank.last.epoch + 1 and line.index <= (rank.gap or line.index)
 
 
-def read(file: BinaryIO) -> Log:
+def read(file: BinaryIO, start: bytes = b"") -> Log:
     sorter, headings = _Sorter(), Headings()
-    for text in lines(file):
+    for text in lines(file, start):
         line = parse(text)
         if isinstance(line, LogLine):
             if sorter.add(line, headings.title):
@@ -261,13 +261,11 @@ def read(file: BinaryIO) -> Log:
 def read_log(path: Path) -> Log:
     """The runs in a file; BadRequest, with the known formats, where it holds none."""
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            raise BadRequest(f"{path} is a device, not a training log")
-        with path.open("rb") as file:
-            log = read(file)
-    except OSError as error:
-        raise BadRequest(f"cannot read {path}: {error.strerror or error}") from error
+        with open_given(path) as (start, file):
+            log = read(file, start)
+    except (OSError, NotPlain) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadRequest(f"cannot read {path}: {reason}") from error
     if not log.runs:
         known = ", ".join(f"{form.name} ({form.example})" for form in FORMATS)
         raise BadRequest(

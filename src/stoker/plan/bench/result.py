@@ -16,6 +16,7 @@ from typing import Any
 
 from stoker.commit import json_bytes, sha256_json, write_bytes
 from stoker.errors import BadRequest, StokerError, is_readable
+from stoker.host.plain_file import read_given
 from stoker.plan.bench.cells import MOST_CELLS, BenchCell
 from stoker.plan.bench.consistency import dollar_contradiction, epoch_contradiction, number
 from stoker.plan.bench.process import CellLimits
@@ -130,12 +131,10 @@ def read_result(path: Path) -> BenchResult:
     where its figures contradict each other."""
     name = shown(str(path))
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise BadRequest(f"cannot read {name}: {error.strerror}") from error
-    if len(data) > MOST_BYTES:
-        raise BadRequest(f"{name} is larger than {MOST_BYTES >> 20} MB: no result file is")
+        data = read_given(path, MOST_BYTES)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadRequest(f"cannot read {name}: {reason}") from error
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:

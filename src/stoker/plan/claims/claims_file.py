@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import BadRequest
-from stoker.host.plain_file import read_plain
+from stoker.host.plain_file import read_given
 from stoker.plan.claims.claim import (
     LARGEST,
     OUTCOMES,
@@ -38,15 +38,13 @@ def read_claims(path: Path) -> list[RunClaim]:
     """The claims of a file. Raises BadRequest where it is not a valid one."""
     name = shown(str(path))
     try:
-        text = read_plain(path, MOST_BYTES).decode("utf-8")
+        text = read_given(path, MOST_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequest(f"{name} is not UTF-8 text, at byte {error.start:,}") from error
     except OSError as error:
         raise BadRequest(f"{name} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise BadRequest(
-            f"{name} cannot be read: {error}; a file of claims has at most {MOST_BYTES:,} bytes"
-        ) from error
+        raise BadRequest(f"{name} cannot be read: {error}") from error
     return parse_claims(text, name)
 
 
