@@ -19,8 +19,8 @@ _LABEL = re.compile(r" +\S+(?: \S+)* {2,}")
 """The first column of an indented row, with the spaces around it."""
 _NOT_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Surrogates that no byte of a file name becomes."""
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""With these a spreadsheet takes a text for a formula."""
+FORMULAS = ("=", "+", "-", "@", "|", "%")
+"""With these, also after spaces, a spreadsheet takes a text for a formula."""
 MOST_CHARACTERS = 300
 """Length at which a message shown in one line is cut."""
 
@@ -65,10 +65,14 @@ def printable(text: str) -> str:
 def harmless_cell(value: Any) -> Any:
     """A cell of CSV: a text that no spreadsheet takes for a formula, without control characters;
     numbers stay numbers."""
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.startswith(FORMULAS) else text
+    return plain_cell(printable(value)) if isinstance(value, str) else value
+
+
+def plain_cell(text: str) -> str:
+    """The text of a cell of CSV, with a quote before it where a spreadsheet would take it for a
+    formula."""
+    is_formula = text.startswith(("\t", "\r")) or text.lstrip().startswith(FORMULAS)
+    return f"'{text}" if is_formula else text
 
 
 def wrapped(line: str, width: int) -> list[str]:

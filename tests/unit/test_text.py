@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.text import bar, clock, plural, rough, size, sparkline
+from stoker.run.evaluation import EvaluationReport
+from stoker.show.use.evaluate import class_table
+from stoker.text import (
+    FORMULAS,
+    bar,
+    clock,
+    harmless_cell,
+    plain_cell,
+    plural,
+    rough,
+    size,
+    sparkline,
+)
 
 
 @pytest.mark.parametrize(
@@ -120,3 +134,19 @@ def test_any_curve_fits_on_a_line(values: list[float]) -> None:
     line = sparkline(values)
     assert len(line) == min(len(values), 48)
     assert set(line) <= set("▁▂▃▄▅▆▇█")
+
+
+@pytest.mark.parametrize("form", ["{}1+1", " {}1+1"])
+@pytest.mark.parametrize("sign", FORMULAS)
+def test_no_cell_of_any_csv_is_a_formula(form: str, sign: str) -> None:
+    """Also in the tables of classes and machines, which anyone may have named."""
+    name = form.format(sign)
+    assert plain_cell(name) == harmless_cell(name) == f"'{name}"
+    report = EvaluationReport("val", 2, 1, 1, 0.5, [name], [(2, 1, 1)], [], 0, 0, None, [])
+    assert list(csv.reader(class_table(report).splitlines()))[1][0] == f"'{name}"
+
+
+def test_other_cells_stay_as_they_are() -> None:
+    for name in ("a=b", "photo-1.jpg", "Straße", "", "'quoted'"):
+        assert plain_cell(name) == harmless_cell(name) == name
+    assert harmless_cell(-1.5) == -1.5

@@ -142,7 +142,7 @@ def read_recipe(name: str) -> tuple[str, str, str]:
 
 def line_of(text: str, name: str) -> int:
     """The number of the line on which a TOML text sets a key or opens a table of that name."""
-    end = rf"[\"']?\s*(=|\.|\])" if len(name) <= LONGEST_NAME else ""
+    end = r"[\"']?\s*(=|\.|\])" if len(name) <= LONGEST_NAME else ""
     setting = re.compile(rf"\s*(\[+\s*)?[\"']?{re.escape(name[:LONGEST_NAME])}{end}")
     lines = enumerate(text.splitlines(), 1)
     return next((number for number, line in lines if setting.match(line)), 1)

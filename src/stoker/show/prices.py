@@ -18,7 +18,7 @@ from stoker.price.catalogue import Catalogue
 from stoker.price.history import DayPrice
 from stoker.price.offer import Offer
 from stoker.price.table import COLUMNS, LONGEST_AGE_DAYS, REFRESH, age_days, cell, is_old
-from stoker.text import cut, plural, shown, sparkline
+from stoker.text import cut, harmless_cell, plural, shown, sparkline
 
 NARROW, WIDE = 80, 130
 """Columns of the narrow table, and those that the wide one needs."""
@@ -139,7 +139,8 @@ def csv_lines(offers: Iterable[Offer]) -> list[str]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows([cell(getattr(offer, name)) for name in COLUMNS] for offer in offers)
+    for offer in offers:
+        writer.writerow([harmless_cell(cell(getattr(offer, name))) for name in COLUMNS])
     return text.getvalue().splitlines()
 
 

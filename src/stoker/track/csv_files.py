@@ -17,6 +17,7 @@ from pathlib import Path
 
 from stoker.commit import open_at_end, publish, temporary, write_bytes
 from stoker.history.metrics import EVAL, MetricPoint
+from stoker.text import plain_cell
 from stoker.track.curve import CurvePosition
 from stoker.track.folder import SinkFolder
 from stoker.track.sink import SinkOptions
@@ -26,7 +27,6 @@ HEADERS = {
     METRICS: ("step", "time", "metric", "value"),
     EVALUATIONS: ("step", "time", "top1", "top5", "loss"),
 }
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "|", "%")
 
 
 class CsvFiles:
@@ -43,7 +43,7 @@ class CsvFiles:
             self._position = CurvePosition()
             self._begin()
         rows = {**self._options.parameters, **self._options.tags}
-        table = lines_of_rows([("name", "value"), *((text(k), text(v)) for k, v in rows.items())])
+        table = lines_of_rows([("name", "value"), *(map(plain_cell, row) for row in rows.items())])
         write_bytes(self._folder.path / PARAMETERS, table)
         return self._position
 
@@ -69,7 +69,7 @@ class CsvFiles:
 
     def write(self, points: Sequence[MetricPoint], position: CurvePosition) -> None:
         values = [
-            (point.step, moment(point.time), text(name), number(value))
+            (point.step, moment(point.time), plain_cell(name), number(value))
             for point in points
             if point.stream != EVAL
             for name, value in point.values.items()
@@ -107,11 +107,6 @@ def lines_of_rows(rows: Iterable[Sequence[object]]) -> bytes:
     buffer = io.StringIO(newline="")
     csv.writer(buffer, lineterminator="\r\n").writerows(rows)
     return buffer.getvalue().encode("utf-8", "replace")
-
-
-def text(value: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
-    return f"'{value}" if value.lstrip().startswith(FORMULA) else value
 
 
 def number(value: float | None) -> str:

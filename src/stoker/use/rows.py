@@ -1,9 +1,10 @@
 """Answers as rows of text: CSV or JSON lines, to a file or to standard output.
 
-Invariants: a name is data. In CSV it is quoted and otherwise as it is, byte for byte; in JSON what
-is not ASCII is escaped, and a byte that is not UTF-8 is the lone surrogate that Python's own names
-of files have. A terminal gets no control characters. A file appears under its name complete or not
-at all; a device or a pipe is written to.
+Invariants: a name is data. In CSV it is quoted and otherwise as it is, byte for byte, but for a
+quote before what a spreadsheet takes for a formula. In JSON what is not ASCII is escaped, and a
+byte that is not UTF-8 is the lone surrogate that Python's own names of files have. A terminal gets
+no control characters. A file appears under its name complete or not at all; a device or a pipe is
+written to.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 from stoker.commit import publish, temporary
 from stoker.errors import StokerError
-from stoker.text import one_line, shown
+from stoker.text import one_line, plain_cell, shown
 from stoker.use.features import FEATURE_FILES, FeatureFile
 from stoker.use.predict import NamedAnswers
 
@@ -73,7 +74,7 @@ class CsvRows:
 
 def text_of(rows: Sequence[list[str]] | Iterator[list[str]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(map(plain_cell, row) for row in rows)
     return text.getvalue()
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from stoker.history.metrics import EVAL, MACHINE, TRAIN, MetricPoint
-from stoker.track.csv_files import CsvFiles, moment, text
+from stoker.text import plain_cell
+from stoker.track.csv_files import CsvFiles, moment
 from stoker.track.curve import CurvePosition
 from stoker.track.folder import POSITION
 from stoker.track.sink import Refusal, SinkOptions
@@ -121,7 +122,7 @@ def test_no_cell_is_a_formula(tmp_path: Path, value: str) -> None:
     CsvFiles(options(tmp_path, parameters={value: value}, tags={"model": value})).open()
     for row in rows(tmp_path, "parameters.csv")[1:]:
         assert not any(cell.lstrip().startswith(("=", "+", "-", "@", "%", "|")) for cell in row)
-    assert text("resnet18") == "resnet18"
+    assert plain_cell("resnet18") == "resnet18"
 
 
 def test_one_tracker_at_a_time(sink: CsvFiles, tmp_path: Path) -> None:

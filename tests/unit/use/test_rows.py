@@ -54,13 +54,14 @@ def written(format: str, *parts: NamedAnswers, top: int = 2, terminal: bool = Fa
 
 
 def test_a_reader_of_csv_gets_every_name_back() -> None:
+    """A quote stands before what a spreadsheet would take for a formula."""
     data = written("csv", answers(NAMES[:4]), answers(NAMES[4:], {1: "damaged: too, short"}))
     text = data.decode("utf-8", "surrogateescape")
     header, *rows = csv.reader(io.StringIO(text, newline=""))
     assert header == ["path", "class", "probability", "class_2", "probability_2", "error"]
-    assert [row[0] for row in rows] == NAMES
+    assert [row[0] for row in rows] == [*NAMES[:3], f"'{NAMES[3]}", *NAMES[4:]]
     assert rows[5][1:] == ["", "", "", "", "damaged: too, short"]
-    assert [row[1] for row in rows[:4]] == CLASSES
+    assert [row[1] for row in rows[:4]] == [*CLASSES[:2], f"'{CLASSES[2]}", CLASSES[3]]
     assert all(row[-1] == "" for number, row in enumerate(rows) if number != 5)
     assert np.float32(rows[0][2]) == answers(NAMES[:4]).probabilities[0, 0]
 

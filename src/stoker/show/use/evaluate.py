@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stoker.run.evaluation import EvaluationReport, WorstSample, report_data
-from stoker.text import one_line, plural, printable
+from stoker.text import harmless_cell, one_line, plural, printable
 
 MOST_CLASSES = 20
 """Classes in the table of a terminal; --all-classes shows the others too."""
@@ -199,7 +199,7 @@ def class_table(report: EvaluationReport) -> str:
     rows.writerow(["class", "images", "top1", "top5", "top1_share", "top5_share"])
     for name, (images, top1, top5) in zip(report.classes, report.per_class, strict=True):
         shares: list[Any] = [top1 / images, top5 / images] if images else ["", ""]
-        rows.writerow([printable(name), images, top1, top5, *shares])
+        rows.writerow([harmless_cell(name), images, top1, top5, *shares])
     return text.getvalue()
 
 
