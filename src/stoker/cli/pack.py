@@ -127,6 +127,7 @@ def pack_elsewhere(
     from stoker.show.study.sweep import failure_lines, status_line
     from stoker.study.launch import run_cells
     from stoker.study.packing import plan_packing, shrunk_in
+    from stoker.study.results import study_status
 
     tasks = TASKS if parsed.tasks is None else parsed.tasks
     if tasks < 1:
@@ -148,7 +149,7 @@ def pack_elsewhere(
     shown_folders = [] if place.is_stored else [target.absolute()]
     backend = backend_of(parsed, name, tasks, cpus, shown_folders)
     code = run_cells(grid, plan, grid.freeze(plan), backend, stop)
-    status = grid.status(plan)
+    status = study_status(grid, plan)
     if code == FINISHED:
         say(*summary_lines(Dataset(target), *shrunk_in(grid, plan)))
     else:

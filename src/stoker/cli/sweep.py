@@ -20,6 +20,7 @@ from stoker.show.study.sweep import (
     table_lines,
 )
 from stoker.study.halving import plan_halving
+from stoker.study.results import study_status
 from stoker.study.search import parse_axes, points_of
 from stoker.study.sweep import Sweep, plan_sweep, rows, trials_of
 from stoker.survive.stopping import StopRequest, listening
@@ -69,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
         planned, inputs = plan(parsed, stop)
         code = FINISHED if parsed.status else inputs.run(planned.plan, parsed, "sweep", stop)
         grid = inputs.grid
-        status = grid.status(planned.plan)
+        status = study_status(grid, planned.plan)
         table = rows(planned, grid, status)
         say(*table_lines(table, parsed.all), *conclusion(table, grid, status))
         say(status_line(status), *other_lines(status), *cost_lines(grid, status))

@@ -22,6 +22,7 @@ from stoker.show.study.sweep import (
 )
 from stoker.show.study.ticket_svg import ticket_svg
 from stoker.show.study.tickets import result_lines, size_lines
+from stoker.study.results import study_status
 from stoker.study.tickets.plan import (
     MOST_REPLICATES,
     TICKET,
@@ -121,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
 def show(inputs: StudyInputs, study: TicketStudy, parsed: argparse.Namespace) -> None:
     """Print what the study shows so far, and write its picture and its numbers."""
     grid = inputs.grid
-    status = grid.status(study.plan)
+    status = study_status(grid, study.plan)
     results = results_of(study, grid, status)
     figures = results.as_data()
     say(*result_lines(results, layers=parsed.layers))

@@ -10,8 +10,9 @@ from stoker.errors import FAILED as EXIT_FAILED
 from stoker.errors import FINISHED, BadRequest
 from stoker.fleet.grid.backend import Backend
 from stoker.fleet.grid.cell import Plan
-from stoker.fleet.grid.directory import DONE, FAILED, Grid
+from stoker.fleet.grid.directory import DAMAGED, DONE, FAILED, Grid
 from stoker.host.limits import usable_cores
+from stoker.study.results import study_status
 from stoker.survive.stopping import StopRequest
 
 THREADS = "threads.json"
@@ -40,13 +41,14 @@ def keep_threads(grid: Grid, threads: int) -> None:
 
 
 def run_cells(grid: Grid, plan: Plan, digest: str, backend: Backend, stop: StopRequest) -> int:
-    """Run what is missing or has failed; returns 0, 75 where it was stopped, 1 where a cell
-    failed."""
+    """Run what is missing or has failed; returns 0, 75 where it was stopped, 1 where a cell failed
+    or has a damaged result."""
     before = grid.status(plan)
     grid.forgive([cell for cell, state in before.states.items() if state == FAILED])
     code = FINISHED
     if before.count(DONE) < len(plan.cells):
         code = backend.run(grid, digest, lambda: signal.SIGTERM if stop else None)
-    if code == FINISHED and grid.status(plan).count(FAILED):
+    after = study_status(grid, plan)
+    if code == FINISHED and after.count(FAILED) + after.count(DAMAGED):
         return EXIT_FAILED
     return code

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stoker.errors import BadRequest
-from stoker.fleet.grid.cell import ID
-from stoker.fleet.grid.directory import Grid
+from stoker.fleet.grid.cell import ID, Cell, Plan
+from stoker.fleet.grid.directory import DAMAGED, DONE, Grid, Status
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,27 @@ class TrainingResult:
     @property
     def share(self) -> float:
         return self.top1 / self.images
+
+
+def study_status(grid: Grid, plan: Plan) -> Status:
+    """What has become of the cells of a study. A damaged result is no result."""
+    status = grid.status(plan)
+    damaged_cells = {
+        name: DAMAGED
+        for name, state in status.states.items()
+        if state == DONE and not is_sound(grid, plan.cells[name])
+    }
+    return replace(status, states={**status.states, **damaged_cells})
+
+
+def is_sound(grid: Grid, cell: Cell) -> bool:
+    """Whether the result of a cell is one that a study can use."""
+    do = cell.meaning.get("do")
+    if do in ("choose", "pack", "finish_pack") or (do == "dense" and "until" in cell.meaning):
+        return isinstance(grid.result(cell.id), dict)
+    with suppress(BadRequest):
+        return bool(training_result(grid, cell.id))
+    return False
 
 
 def training_result(grid: Grid, cell: str) -> TrainingResult:

@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 
 from stoker.commit import json_bytes
-from stoker.errors import BadRequest
-from stoker.fleet.grid.directory import Grid
+from stoker.errors import FAILED, FINISHED, BadRequest
+from stoker.fleet.grid.directory import WAITING, Grid
+from stoker.fleet.grid.local import LocalWorkers
 from stoker.recipe.recipe import Recipe
 from stoker.recipe.resolve import resolve
-from stoker.show.study.sweep import conclusion, figures, table_lines
-from stoker.study.launch import keep_threads, threads_of
+from stoker.show.report_studies.sweep_page import sweep_page
+from stoker.show.study.sweep import conclusion, failure_lines, figures, status_line, table_lines
+from stoker.study.launch import keep_threads, run_cells, threads_of
+from stoker.study.results import study_status
 from stoker.study.search import Point, grid_points, parse_axes
 from stoker.study.sweep import Sweep, plan_sweep, rows, trials_of
+from stoker.survive.stopping import StopRequest
 
 
 def recipe_at(point: Point) -> Recipe:
@@ -115,3 +119,32 @@ def test_the_figures_hold_every_cell_and_row(tmp_path: Path) -> None:
         (0.7, 1, 2),
         (0.55, 2, 2),
     ]
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff\xfe", b"[" * 100_000, b"{}", b'{"images": 1}'])
+def test_one_damaged_result_leaves_the_others(tmp_path: Path, text: bytes) -> None:
+    sweep, grid = swept(tmp_path, ["lr=0.1,0.2,0.3"], [0.5, 0.6, 0.7])
+    broken = list(sweep.cells)[2]
+    file = grid.cell_path(broken) / "result.json"
+    file.write_bytes(text)
+    status = study_status(grid, sweep.plan)
+    made = rows(sweep, grid, status)
+    assert "best: lr=0.2, 60.00%" in conclusion(made, grid, status)
+    assert status_line(status) == "3 cells: 2 done, 1 damaged"
+    assert failure_lines(sweep.plan, grid, status) == [
+        f"damaged: lr=0.3: {file} is damaged: remove it, and the cell runs again"
+    ]
+    numbers = figures(sweep, made, grid, status)
+    assert [cell["state"] for cell in numbers["cells"]] == ["done", "done", "damaged"]
+    page, _ = sweep_page(sweep, grid)
+    assert "lr=0.3" in str(page) and str(file) in str(page)
+    file.unlink()
+    assert study_status(grid, sweep.plan).count(WAITING) == 1
+
+
+def test_a_command_with_a_damaged_result_fails(tmp_path: Path) -> None:
+    sweep, grid = swept(tmp_path, ["lr=0.1,0.2"], [0.5, 0.6])
+    backend = LocalWorkers(1)  # it has nothing to do
+    assert run_cells(grid, sweep.plan, "", backend, StopRequest()) == FINISHED
+    (grid.cell_path(next(iter(sweep.cells))) / "result.json").write_bytes(b"")
+    assert run_cells(grid, sweep.plan, "", backend, StopRequest()) == FAILED

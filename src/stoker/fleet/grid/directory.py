@@ -32,6 +32,8 @@ from stoker.locks.files import DiskFiles, parsed
 from stoker.text import shown
 
 DONE, FAILED, RUNNING, WAITING, BLOCKED = "done", "failed", "running", "waiting", "blocked"
+DAMAGED = "damaged"
+"""Of a cell that is done, whose result cannot be used."""
 MOST_FAILURES = 2
 """A cell that has failed so often is not tried again by the same command."""
 MOST_LOST = 20
@@ -214,7 +216,7 @@ class Status:
     @property
     def is_over(self) -> bool:
         """Whether no cell can run any more."""
-        return all(state in (DONE, FAILED, BLOCKED) for state in self.states.values())
+        return all(state in (DONE, FAILED, BLOCKED, DAMAGED) for state in self.states.values())
 
 
 def describe(cell: Cell) -> str:

@@ -172,7 +172,7 @@ class Worker:
         try:
             data = draft.read_bytes()
             json.loads(data)
-        except (IsADirectoryError, PermissionError, ValueError):
+        except (IsADirectoryError, PermissionError, ValueError, RecursionError):
             return "failed"
         return "finished" if self.leases.commit(lease, data) else "late"
 

@@ -32,6 +32,7 @@ from stoker.show.study.sweep import (
     other_lines,
     status_line,
 )
+from stoker.study.results import study_status
 from stoker.study.sweep import ENOUGH, Sweep, SweepRow, label_of, rows, text_of
 from stoker.text import plural, shown
 
@@ -54,7 +55,7 @@ def sweep_page(
 ) -> tuple[Html, list[ComparedRun]]:
     """The page of a sweep, and the runs that it draws. Raises BadRequest where a result is
     damaged."""
-    status = grid.status(sweep.plan)
+    status = study_status(grid, sweep.plan)
     table = rows(sweep, grid, status)
     runs = best_runs(table, grid, price)
     opening = [

@@ -20,6 +20,7 @@ from stoker.show.report.svg import line_figure
 from stoker.show.report_studies.sweep_page import other_section, summary_lines
 from stoker.show.study.ticket_svg import curves_of
 from stoker.show.study.tickets import accuracy, conclusion
+from stoker.study.results import study_status
 from stoker.study.sweep import ENOUGH
 from stoker.study.tickets.plan import TicketStudy, percent
 from stoker.study.tickets.results import Level, TicketResults, results_of
@@ -39,7 +40,7 @@ def ticket_page(
 ) -> tuple[Html, list[Chart]]:
     """The page of a ticket study, and its chart where there is one. Raises BadRequest where a
     result is damaged."""
-    status = grid.status(study.plan)
+    status = study_status(grid, study.plan)
     results = results_of(study, grid, status)
     verdict = conclusion(results) if results.dense else ["not evidence of a ticket: no result yet"]
     opening = [

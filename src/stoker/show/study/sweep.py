@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.fleet.grid.cell import Plan
-from stoker.fleet.grid.directory import BLOCKED, DONE, FAILED, RUNNING, WAITING, Grid, Status
+from stoker.fleet.grid.directory import (
+    BLOCKED,
+    DAMAGED,
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    Grid,
+    Status,
+)
 from stoker.intervals import Mean
-from stoker.study.results import training_result
+from stoker.study.results import damaged, training_result
 from stoker.study.sweep import ENOUGH, Sweep, SweepRow, is_settled, label_of
 from stoker.text import clock, plural, printable
 
@@ -18,17 +27,14 @@ WORDS = {
     WAITING: "waiting",
     FAILED: "failed",
     BLOCKED: "blocked by a failed one",
+    DAMAGED: "damaged",
 }
 
 
 def status_line(status: Status) -> str:
     """How many cells are done, and what the others are."""
     total = len(status.states)
-    parts = [
-        f"{count:,} {WORDS[state]}"
-        for state in (DONE, RUNNING, WAITING, FAILED, BLOCKED)
-        if (count := status.count(state))
-    ]
+    parts = [f"{count:,} {WORDS[state]}" for state in WORDS if (count := status.count(state))]
     return f"{plural(total, 'cell')}: {', '.join(parts)}"
 
 
@@ -96,9 +102,11 @@ def conclusion(table: Sequence[SweepRow], grid: Grid, status: Status) -> list[st
 
 
 def failure_lines(plan: Plan, grid: Grid, status: Status) -> list[str]:
-    """Each failed cell with the last line that it printed."""
+    """Each failed cell with the last line that it printed; each one with a damaged result."""
     lines = []
     for cell, state in status.states.items():
+        if state == DAMAGED:
+            lines.append(f"damaged: {printable(plan.cells[cell].label)}: {damaged(grid, cell)}")
         if state != FAILED:
             continue
         last = grid.failures(cell)[-1]
