@@ -30,7 +30,13 @@ from stoker.survive.checkpoint import Tensors, read_weights
 from stoker.survive.manifest import checkpoint_folder, unreadable
 from stoker.text import shown
 from stoker.train.device import memory_format, set_arithmetic
-from stoker.train.model.build import Normalise, build_model, parameters_at_most
+from stoker.train.model.build import (
+    Normalise,
+    build_model,
+    check_image_sizes,
+    parameters_at_most,
+)
+from stoker.train.model.names import image_sizes
 from stoker.train.model.own_code import trust
 from stoker.train.model.weight_places import CONFIG
 from stoker.train.model_input import MakeInput, input_maker
@@ -225,6 +231,12 @@ def with_weights(
     with parameters_at_most(2 * count, f"{source.file.parent} holds the weights of another model"):
         model, _ = build_model(recipe, len(classes))
     load_exactly(model, weights, source.file.parent)
+    if preprocessing.image_size < image_sizes(recipe)[0]:  # training has tried the others
+        smaller = replace(recipe, image_size=preprocessing.image_size, phases=())
+        try:
+            check_image_sizes(model, smaller, len(classes))
+        except BadRequest as error:
+            raise StokerError(f"{source.file} is damaged: {error}") from error
     model = model.to(device=device, memory_format=memory_format(recipe))  # type: ignore[call-overload]
     model.eval().requires_grad_(False)
     to_input = input_maker(preprocessing.normalise, device, recipe.channels_last, recipe.amp)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
@@ -31,7 +31,7 @@ from stoker.host.limits import usable_cores, usable_memory
 from stoker.host.out_of_memory import is_out_of_memory
 from stoker.recipe.schedule import Batch
 from stoker.run.directory import class_difference
-from stoker.text import plural, shown
+from stoker.text import shown
 from stoker.train.process_group import own_device
 from stoker.train.transfer import transfer_to
 from stoker.use.classifier import Classifier
@@ -152,7 +152,7 @@ class Predictor:
 
     def _of_batches(self, batches: Iterator[NamedBatch]) -> Iterator[NamedAnswers]:
         launched: _Launched | None = None
-        for batch in batches:
+        while (batch := self._next(batches)) is not None:
             current = _Launched(batch, self._ask(batch))
             if launched is not None:
                 yield launched.read()
@@ -160,20 +160,32 @@ class Predictor:
         if launched is not None:
             yield launched.read()
 
+    def _next(self, batches: Iterator[NamedBatch]) -> NamedBatch | None:
+        """The next batch; None after the last one."""
+        with self._in_memory(self._batch_size):
+            return next(batches, None)
+
+    @contextmanager
+    def _in_memory(self, images: int) -> Iterator[None]:
+        """Turn the errors of a batch of so many images into a StokerError with what to change."""
+        side = self._classifier.preprocessing.image_size
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise StokerError(
+                    f"{images} images at once do not fit into memory, at {side} x {side} pixels: "
+                    "give a smaller --batch-size"
+                ) from error
+            raise
+
     @torch.no_grad()
     def _ask(self, batch: NamedBatch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Classes, probabilities, whether all logits are finite, and features; on the device."""
-        try:
+        with self._in_memory(len(batch.names)):
             sent = self._transfer.send(batch.loaded)
             logits = self._classifier.logits(sent.images)
             self._transfer.release(sent)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise StokerError(
-                f"{plural(len(batch.names), 'image')} at once: too much for the memory: "
-                f"give a smaller --batch-size"
-            ) from error
         classes = logits.sort(dim=1, descending=True, stable=True).indices[:, : self.top]
         probabilities = logits.softmax(1).gather(1, classes)
         features = self._tap.take() if self._tap else None

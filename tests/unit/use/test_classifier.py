@@ -121,6 +121,15 @@ def test_refuses_a_wrong_manifest(
         open_classifier(edited(trained[1], tmp_path / "run", **facts), CPU)
 
 
+def test_images_that_are_too_small_for_the_model(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The size in a manifest may be another than the one that training has tried."""
+    run = edited(trained[1], tmp_path / "run", input=INPUT | {"image_size": 7})
+    with pytest.raises(StokerError, match=r"manifest\.json is damaged: .* images of 7 px"):
+        open_classifier(run, CPU)
+
+
 def test_an_older_run_has_no_storage(trained: tuple[Path, Path], tmp_path: Path) -> None:
     older = edited(trained[1], tmp_path / "run", storage=...)
     assert open_classifier(older, CPU).preprocessing.storage.max_side == 500

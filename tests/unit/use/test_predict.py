@@ -163,6 +163,13 @@ def test_too_large_a_batch_is_said(small_run: Trained) -> None:
         predicted(with_model(small_run.run, Greedy()), image)
 
 
+def test_a_batch_that_no_memory_holds(small_run: Trained) -> None:
+    """More than an address space has. A batch of a packed set is never larger than the set."""
+    with pytest.raises(StokerError, match=r"10000000000000 images at once .*--batch-size"):
+        predicted(open_classifier(small_run.run, CPU), small_run.photos / "val", batch_size=10**13)
+    assert len(predicted(small_run.run, small_run.packed, batch_size=10**13).names) > 0
+
+
 def test_a_set_of_other_classes_is_refused_with_the_difference(
     small_run: Trained, tmp_path: Path
 ) -> None:
