@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stoker.cli.backends import add_backend_flags, backend_of, cell_threads
 from stoker.cli.flags import Parser, flag_values, say_note, with_own_code
 from stoker.cli.train import packed
-from stoker.errors import BadRequest
+from stoker.errors import BadRequest, StokerError
 from stoker.fleet.grid.cell import Plan
 from stoker.fleet.grid.directory import Grid
 from stoker.recipe.recipe import Recipe
@@ -108,11 +108,17 @@ class StudyInputs:
 
     def run(self, plan: Plan, parsed: argparse.Namespace, verb: str, stop: StopRequest) -> int:
         """Run the cells of a plan where the flags say; returns the exit code. Raises BadRequest
-        where the flags are wrong, StokerError where SLURM fails."""
+        where the flags are wrong, StokerError where SLURM or the disk fails."""
         backend = backend_of(parsed, f"{verb}-{self.grid.path.name}", parsed.workers, self.threads)
-        digest = self.freeze(plan)
-        say(f"{verb} {self.grid.path}: {plural(len(plan.cells), 'cell')}")
-        return run_cells(self.grid, plan, digest, backend, stop)
+        try:
+            digest = self.freeze(plan)
+            say(f"{verb} {self.grid.path}: {plural(len(plan.cells), 'cell')}")
+            return run_cells(self.grid, plan, digest, backend, stop)
+        except OSError as error:
+            raise StokerError(
+                f"cannot write to {shown(str(self.grid.path))}: {error.strerror or error}; "
+                "finished cells are kept: free some space, then run the same command"
+            ) from error
 
 
 def data_of(parsed: argparse.Namespace, recipe: Recipe, stop: StopRequest) -> Path:

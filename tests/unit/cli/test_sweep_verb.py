@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from disks import small_file_system
 from golden import check_golden
 from own_models import NET
 from samples import image_folder
 from stoker.cli import main
 from stoker.cli.sweep import parser, plan
 from stoker.data.packing.pack import pack
+from stoker.errors import FAILED
 from stoker.survive.stopping import StopRequest
 
 
@@ -123,3 +125,15 @@ def test_a_recipe_that_is_edited_is_another_sweep(place: Path) -> None:
     other = plan(parser().parse(words.split()), StopRequest())[0]
     assert first.cells.keys() == same.cells.keys()
     assert not first.cells.keys() & other.cells.keys()
+
+
+@pytest.mark.parametrize("room", ["4k", "200k"])
+def test_a_full_disk_is_one_line(
+    place: Path, room: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_file_system(place / "small", room):
+        words = ["sweep", "packed", "--set", "lr=0.1,0.2", "--out", "small/sweep"]
+        assert main(words) == FAILED
+    message = capsys.readouterr().err
+    assert message.startswith("stoker: cannot write to small/sweep: No space left on device; ")
+    assert message.count("\n") == 1
