@@ -230,6 +230,8 @@ def run_attempt(inputs: AttemptInputs) -> str:
             outcome = FINISHED if loop.run() else INTERRUPTED
         if outcome == FINISHED:
             reason = loop.early_end or None
+            if reason and start.get("position") == loop.state.position:
+                reason += "; no step was made: raise it, or set it to 0, to train on"
         else:
             reason = stop.reason or "another rank was told to stop"
         record_end(events, loop, outcome, reason)

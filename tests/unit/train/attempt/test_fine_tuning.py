@@ -252,7 +252,10 @@ class TestEarlyEnd:
         assert early_end_of(run, recipe(weights, patience=3).recipe) is None
         assert early_end_of(Run(whole), ending.recipe) == ""
         assert end["reason"] in "".join(explain(run))
-        # Raised, then dropped.
+        # The same again does not help, and it says what does: raised, then dropped.
+        assert train(data, ending, early) == FINISHED
+        assert "no step was made: raise it, or set it to 0" in "".join(explain(run))
+        assert len(run.merged("evaluation")) == 3
         assert train(data, recipe(weights, lr=1e-9, epochs=5, patience=3), early) == FINISHED
         assert len(run.merged("evaluation")) == 4
         assert train(data, plain, early) == FINISHED
