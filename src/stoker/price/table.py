@@ -38,14 +38,22 @@ NEEDED = ("provider", "machine", "gpu", "gpus", "vcpus", "memory_gib", "source",
 PROVIDER = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
+class NoFolder(BadRequest):
+    """There is no place for the user's tables."""
+
+
 class WrongTable(ValueError):
     """Not a price table; the message says why."""
 
 
 def user_folder() -> Path:
-    """Where the user's tables are: below XDG_DATA_HOME, or ~/.local/share."""
+    """Where the user's tables are: below XDG_DATA_HOME, or ~/.local/share. Raises NoFolder where a
+    user without a name, as in some containers, has neither."""
     home = os.environ.get("XDG_DATA_HOME", "")
-    base = Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "share"
+    try:
+        base = Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "share"
+    except RuntimeError as error:
+        raise NoFolder("this user has no home folder: set HOME or XDG_DATA_HOME") from error
     return base / "stoker" / "prices"
 
 
@@ -56,7 +64,10 @@ def packaged_offers() -> tuple[Offer, ...]:
 
 def user_offers(folder: Path | None = None, only: str = "[!.]*") -> dict[str, list[Offer]]:
     """The user's tables by provider, or that of one. Raises BadRequest where one cannot be read."""
-    paths = sorted((folder or user_folder()).glob(f"{only}.csv"))
+    try:
+        paths = sorted((folder or user_folder()).glob(f"{only}.csv"))
+    except NoFolder:
+        return {}
     return {path.stem: read_user_table(path) for path in paths}
 
 

@@ -26,10 +26,13 @@ GB = 10**9
 
 
 def cache_folder(variables: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the cache, which need not exist."""
-    if named := variables.get(FOLDER):
-        return Path(named).expanduser().absolute()
-    base = variables.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    """The folder of the cache, which need not exist. Raises BadRequest where there is no home."""
+    try:
+        if named := variables.get(FOLDER):
+            return Path(named).expanduser().absolute()
+        base = variables.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    except RuntimeError as error:  # `~name` of nobody, or a user without a name
+        raise BadRequest(f"no home folder: name a folder for the cache with {FOLDER}") from error
     return Path(base).absolute() / "stoker"
 
 

@@ -6,17 +6,21 @@ import csv
 import io
 import json
 import os
+import pwd
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clock import written_on
 from golden import check_golden
 from stoker.cli import main, prices
-from stoker.errors import BAD_REQUEST, FAILED, FINISHED
+from stoker.errors import BAD_REQUEST, FAILED, FINISHED, BadRequest
 from stoker.price import catalogue
+from stoker.price.table import user_folder
 from stoker.show import prices as show_prices
+from stoker.stores.settings import cache_folder
 
 NOW = date(2026, 11, 17)
 HEAD = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region\n"
@@ -179,3 +183,28 @@ def test_mistakes_golden(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_names_of_a_table_are_no_control_codes() -> None:
     assert show_prices.cut("a\x1b[2Jb", 30) == "a\\x1b[2Jb"
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without HOME and without a name, as containers have."""
+
+    def unknown(number: int) -> Any:
+        raise KeyError(number)
+
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+def test_a_user_without_a_home_sees_prices(
+    nobody: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table of their own has no place."""
+    assert any("T4" in line for line in lines_of(capsys, "--gpu", "T4", "--provider", "aws"))
+    with pytest.raises(BadRequest, match="set HOME or XDG_DATA_HOME"):
+        user_folder()
+    with pytest.raises(BadRequest, match="with STOKER_CACHE"):
+        cache_folder()
+    with pytest.raises(BadRequest, match="with STOKER_CACHE"):
+        cache_folder({"STOKER_CACHE": "~nobody-has-this-name/x"})
