@@ -31,7 +31,7 @@ def cache_folder(variables: Mapping[str, str] = os.environ) -> Path:
         if named := variables.get(FOLDER):
             return Path(named).expanduser().absolute()
         base = variables.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    except RuntimeError as error:  # `~name` of nobody, or a user without a name
+    except RuntimeError as error:  # a user without a name, or an unknown `~name`
         raise BadRequest(f"no home folder: name a folder for the cache with {FOLDER}") from error
     return Path(base).absolute() / "stoker"
 

@@ -43,7 +43,9 @@ class CsvFiles:
             self._position = CurvePosition()
             self._begin()
         rows = {**self._options.parameters, **self._options.tags}
-        table = lines_of_rows([("name", "value"), *(map(plain_cell, row) for row in rows.items())])
+        table = lines_of_rows(
+            [("name", "value"), *(tuple(map(plain_cell, row)) for row in rows.items())]
+        )
         write_bytes(self._folder.path / PARAMETERS, table)
         return self._position
 

@@ -20,10 +20,12 @@ import torch
 from torch import nn
 
 from stoker import faults
+from stoker.errors import StokerError
 from stoker.host.out_of_memory import is_out_of_memory
 from stoker.recipe.schedule import Batch, Timeline
 from stoker.survive.remedies import MEMORY, Trouble
 from stoker.survive.stopping import StopRequest
+from stoker.text import one_line
 from stoker.train.passes import buffers_restored, forward
 from stoker.train.step import Step
 
@@ -94,7 +96,8 @@ class ShapeTrial:
         self._ready.add((batch.size, batch.image_size))
 
     def _passes(self, sizes: Iterable[int], image_size: int, *, exchanges: bool) -> bool:
-        """Pass blank micro-batches of these sizes through the model; whether memory sufficed."""
+        """Pass blank micro-batches of these sizes through the model; whether memory sufficed.
+        Raises StokerError where the compiler fails."""
         step, model = self.step, self.step.state.model
         at_once = self.stop.at_once(self.leave) if self.compiles else nullcontext()
         try:
@@ -103,9 +106,15 @@ class ShapeTrial:
                     for images in sizes:
                         self._pass(images, image_size)
         except Exception as error:
-            if not is_out_of_memory(error):
+            if is_out_of_memory(error):
+                return False
+            if not isinstance(error, torch._dynamo.exc.BackendCompilerFailed):
                 raise
-            return False
+            reason = one_line(str(error).replace("raised:\n", "raised: "))
+            raise StokerError(
+                f"the model cannot be compiled ({reason}): install g++ if there is "
+                "no compiler, or drop --compile"
+            ) from error
         finally:
             model.zero_grad(set_to_none=True)
         return True

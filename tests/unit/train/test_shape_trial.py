@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from stoker.errors import StokerError
 from stoker.recipe.recipe import Phase, Recipe
 from stoker.recipe.resolve import resolve
 from stoker.recipe.schedule import Batch, Timeline
@@ -146,6 +147,15 @@ class TestOutOfMemory:
         step.wrapped.register_forward_pre_hook(fail_with(RuntimeError("shapes differ")))
         with pytest.raises(RuntimeError, match="shapes differ"):
             trial_of(step)(BATCH)
+
+    def test_a_compiler_that_is_missing_is_named(self) -> None:
+        step = step_of(replace(TINY, compile=True))
+        torch._dynamo.reset()
+        backend = fail_with(RuntimeError("No working C++ compiler found"))
+        step.wrapped = torch.compile(step.wrapped, backend=backend)  # type: ignore[assignment]
+        with pytest.raises(StokerError, match=r"No working C\+\+ compiler found\): install g\+\+"):
+            trial_of(step)(BATCH)
+        assert all(weight.grad is None for weight in step.state.model.parameters())
 
     def test_in_the_compiler_all_ranks_agree_on_it_too(self) -> None:
         step = step_of(replace(TINY, compile=True), ranks=Two(1, 2, 1, 2, CPU))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO
 
 from stoker.measure.logs.line import MOST_CHARACTERS
 
@@ -27,7 +27,7 @@ _SENTENCE = re.compile(r"[A-Za-z=][^:/\\]{0,40} ")
 _COMMAND = re.compile(r"\S{0,80}[$#>%] |.{0,80}\b(?:python3?|torchrun|srun|bash) ")
 
 
-def lines(file: BinaryIO, start: bytes = b"") -> Iterator[str]:
+def lines(file: IO[bytes], start: bytes = b"") -> Iterator[str]:
     """The lines of a file without ends and colours, whose first bytes may have been read before.
     `\\r` ends a line too, as in progress bars."""
     start += file.read(CHUNK_BYTES)

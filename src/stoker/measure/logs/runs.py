@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from stoker.errors import BadRequest
 from stoker.host.plain_file import NotPlain, open_given
@@ -242,7 +242,7 @@ def _is_at_interval(rank: RankLines, line: LogLine) -> bool:
     return line.epoch == rank.last.epoch + 1 and line.index <= (rank.gap or line.index)
 
 
-def read(file: BinaryIO, start: bytes = b"") -> Log:
+def read(file: IO[bytes], start: bytes = b"") -> Log:
     sorter, headings = _Sorter(), Headings()
     for text in lines(file, start):
         line = parse(text)
