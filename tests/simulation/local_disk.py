@@ -10,6 +10,7 @@ import errno
 import io
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 from simulation.world import current
 
@@ -97,6 +98,11 @@ class LocalPath:
 def temporary(path: LocalPath) -> LocalPath:
     """`stoker.commit.temporary`."""
     return path.with_name(f".{path.name}.{current().number}.tmp")
+
+
+def read_plain(path: Any, most: int = 0) -> bytes:
+    """`stoker.host.plain_file.read_plain`."""
+    return bytes(path.read_bytes())
 
 
 def remove(path: LocalPath) -> None:

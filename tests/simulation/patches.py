@@ -34,6 +34,7 @@ from stoker.fleet.grid import worker
 from stoker.locks import files, lease
 from stoker.stores import commit_folder
 from stoker.stores import lease as store_lease
+from stoker.survive import manifest
 from stoker.train.attempt import launch
 
 ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "eth0"}
@@ -96,6 +97,7 @@ REPLACED: list[tuple[Any, dict[str, Any]]] = [
             "os": disk.DiskOs,
             "secrets": Chance,
             "hmac": Signatures,
+            "read_plain": local_disk.read_plain,
         },
     ),
     (addresses, {"socket": links.Sockets, "os": SimpleNamespace(environ=ENVIRONMENT)}),
@@ -121,6 +123,7 @@ REPLACED: list[tuple[Any, dict[str, Any]]] = [
         commit_folder,
         {"temporary": local_disk.temporary, "remove": local_disk.remove, "sync": local_disk.sync},
     ),
+    (manifest, {"read_plain": local_disk.read_plain}),
     (torch.distributed, {"TCPStore": links.SimulatedStore}),
     (api, {"get_free_port": lambda: 1}),
     (utils, {"time": TIME, "random": Chance, "Event": Event, "Thread": Thread}),

@@ -22,6 +22,7 @@ from stoker.survive.remedies import (
     Trouble,
     keep_evidence,
 )
+from stoker.text import plural
 
 RECIPE = Recipe()
 
@@ -95,7 +96,9 @@ class TestRetries:
         recipe = Recipe(divergence_retries=retries)
         for kind in [NOT_FINITE, EXPLODING, NOT_FINITE][:retries]:
             remedies.take(choose(remedies, kind, recipe))
-        with pytest.raises(StokerError, match=f"after {retries} roll-backs; .*trouble/12"):
+        with pytest.raises(
+            StokerError, match=f"after {plural(retries, 'roll-back')}; .*trouble/12"
+        ):
             choose(remedies, NOT_FINITE, recipe)
 
     def test_another_recipe_starts_with_a_clean_sheet(self, remedies: Remedies) -> None:
