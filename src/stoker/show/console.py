@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from stoker.fleet.launcher import is_rank
 from stoker.measure.spans import APART, WAITING
 from stoker.price.ledger.budget import is_budget_stop
 from stoker.run.kinds import Event
@@ -147,6 +148,8 @@ def end_line(event: Event, run: str) -> str:
         )
     if event["outcome"] == "rolled back":
         return f"alarm: {event['reason']}"
+    if is_rank():  # the launcher may go on, and does not say why
+        return f"failed: {one_line(event['reason'])}"
     at = f" at step {event['step']:,}" if "step" in event else ""
     return f"failed{at}; for details: stoker explain {run}"  # the command itself prints why
 

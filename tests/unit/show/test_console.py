@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from golden import check_golden
+from stoker.fleet.launcher import ELASTIC
 from stoker.run.events import Event
 from stoker.show.console import FREE_LINES, LiveConsole, PlainConsole, console_for
 
@@ -301,6 +302,13 @@ class TestEnd:
             "note: rolled back; a lower rate",
             "failed at step 40; for details: stoker explain runs/one",
         ]
+
+    def test_a_rank_says_why_since_its_launcher_may_go_on(
+        self, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ELASTIC, "1")
+        PlainConsole("runs/one", stream=stream)(end("failed", reason="lost rank 1 on here"))
+        assert stream.getvalue() == "failed: lost rank 1 on here\n"
 
     def test_a_refusal_is_told_by_the_verb(self, stream: io.StringIO) -> None:
         PlainConsole("runs/one", stream=stream)(end("refused", reason="the network is too slow"))
