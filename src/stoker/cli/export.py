@@ -63,6 +63,6 @@ def run(words: Sequence[str]) -> int:
     consent = CodeConsent(parsed.trust_code, parsed.model)
     options = ExportOptions(formats, parsed.checkpoint, parsed.overwrite, consent)
     with listening() as stop, stops_at_once(stop, "exporting", UNCHANGED):
-        report = export_run(Path(folder), out, options)
+        report = export_run(Path(folder), out, options, stop)
     say(*lines(report, out))
     return FINISHED

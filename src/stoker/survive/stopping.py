@@ -14,13 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
 from stoker.errors import STEPPED_ASIDE, Interrupted
 from stoker.fleet.launcher import ELASTIC
 from stoker.host.signals import STOP_SIGNALS, stop_signals, unblock_stop_signals
+from stoker.text import say_error
 
 STARTING = "starting"
 """What a command does before there is anything to save."""
@@ -201,10 +202,29 @@ def stops_at_once(stop: StopRequest, activity: str, outcome: str) -> Iterator[No
         with stop.at_once():
             yield
     except StopNow as error:
-        interrupted = Interrupted(f"{activity} stopped ({stop.reason}); {outcome}")
-        if stop.steps_aside:
-            interrupted.exit_code = STEPPED_ASIDE
-        raise interrupted from error
+        raise interrupted(stop, activity, outcome) from error
+
+
+def interrupted(stop: StopRequest, activity: str, outcome: str) -> Interrupted:
+    error = Interrupted(f"{activity} stopped ({stop.reason}); {outcome}")
+    if stop.steps_aside:
+        error.exit_code = STEPPED_ASIDE
+    return error
+
+
+def ends_here(
+    stop: StopRequest, activity: str, outcome: str, clean_up: Callable[[], object]
+) -> AbstractContextManager[None]:
+    """A block in which a stop request ends the process where it stands. For code of torch that
+    turns what is raised in it into other errors, or aborts."""
+
+    def leave() -> None:
+        clean_up()
+        error = interrupted(stop, activity, outcome)
+        say_error(error.lines)
+        os._exit(error.exit_code)
+
+    return stop.at_once(leave)
 
 
 def is_importing(frame: FrameType | None) -> bool:

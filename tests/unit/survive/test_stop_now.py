@@ -259,3 +259,24 @@ with stoppable("'stoker x'"):
 """
         done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
         assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")
+
+
+def test_torch_does_not_turn_a_stop_into_an_error_of_its_own(tmp_path: Path) -> None:
+    """Code in the block that catches all exceptions, as torch does, does not see the stop."""
+    script = f"""
+import os, signal
+from pathlib import Path
+from stoker.survive.stopping import UNCHANGED, ends_here, listening, stops_at_once
+with listening() as stop, stops_at_once(stop, "exporting", UNCHANGED):
+    with ends_here(stop, "exporting", UNCHANGED, Path({str(tmp_path / "draft")!r}).unlink):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except BaseException:
+            raise TypeError
+"""
+    (tmp_path / "draft").touch()
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    words = f"stoker: exporting stopped (SIGTERM); {UNCHANGED}\n"
+    assert (done.returncode, done.stderr) == (75, words)
+    assert not (tmp_path / "draft").exists()

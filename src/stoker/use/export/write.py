@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from safetensors.torch import save
@@ -23,6 +26,7 @@ from stoker.commit import sha256_file
 from stoker.faults import reach
 from stoker.recipe.model_file import is_own
 from stoker.run.directory import Run
+from stoker.survive.stopping import UNCHANGED, StopRequest, ends_here
 from stoker.text import plural, printable
 from stoker.train.model.names import OWN
 from stoker.train.model.own_code import own_code_of
@@ -63,13 +67,18 @@ class ExportReport:
     checked_on: str
 
 
-def export_run(run_path: Path, out: Path, options: ExportOptions) -> ExportReport:
+def export_run(
+    run_path: Path, out: Path, options: ExportOptions, stop: StopRequest | None = None
+) -> ExportReport:
     """Export a checkpoint of a run to the folder `out`. Raises BadRequest where there is none or
-    `out` must not be replaced, StokerError where the model cannot be exported or the disk fails."""
+    `out` must not be replaced, StokerError where the model cannot be exported or the disk fails. A
+    stop request while torch traces the model ends the process."""
     run = Run(run_path)
     classifier = open_classifier(run_path, CPU, options.checkpoint, options.consent)
     with draft_of(out, overwrite=options.overwrite) as draft:
-        write_models(classifier, draft, options.formats)
+        clean_up = partial(rmtree, draft, ignore_errors=True)
+        tracing = ends_here(stop, "exporting", UNCHANGED, clean_up) if stop else nullcontext()
+        write_models(classifier, draft, options.formats, tracing)
         reach("export:models")
         written = [name for name in (*FILE_OF.values(), CODE) if (draft / name).exists()]
         check, differences = compare(run, classifier, draft, written)
@@ -87,7 +96,12 @@ def export_run(run_path: Path, out: Path, options: ExportOptions) -> ExportRepor
     return report
 
 
-def write_models(classifier: Classifier, draft: Path, formats: Sequence[str]) -> None:
+def write_models(
+    classifier: Classifier,
+    draft: Path,
+    formats: Sequence[str],
+    tracing: AbstractContextManager[None],
+) -> None:
     """Write the model in each format. Raises as `export_run` does."""
     if "safetensors" in formats:
         # Clones, because the format refuses tensors that share memory.
@@ -97,11 +111,12 @@ def write_models(classifier: Classifier, draft: Path, formats: Sequence[str]) ->
         if code := own_code_of(classifier.recipe):
             (draft / CODE).write_bytes(code.text.encode())
     if {"torch", "onnx"} & {*formats}:
-        program = traced(classifier)
-        if "torch" in formats:
-            write_program(program, draft / PROGRAM, classifier)
-        if "onnx" in formats:
-            write_graph(program, draft / GRAPH, classifier)
+        with tracing:
+            program = traced(classifier)
+            if "torch" in formats:
+                write_program(program, draft / PROGRAM, classifier)
+            if "onnx" in formats:
+                write_graph(program, draft / GRAPH, classifier)
 
 
 def compare(
