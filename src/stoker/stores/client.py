@@ -151,8 +151,9 @@ class StoreClient:
         metadata service fails now and then, as any other."""
         if trouble.kind == "keyless":
             return self._has_keys or tries < KEY_TRIES
-        if trouble.kind in ("missing", "partless"):
-            return tries < sure_tries
+        limits = {"missing": sure_tries, "partless": sure_tries, "sent on": SURE_TRIES}
+        if trouble.kind in limits:
+            return tries < limits[trouble.kind]
         return trouble.may_pass
 
     def _new_patience(self) -> Patience:

@@ -71,7 +71,8 @@ class StoreTrouble:
 
     kind: str
     """`missing`, `conflict`, `denied`, `keyless` (there are no credentials), `partless` (the server
-    sends whole objects only), `unsupported`, `odd` (a key in a listing), `passing` or `other`."""
+    sends whole objects only), `unsupported`, `odd` (a key in a listing), `sent on` (a redirect),
+    `passing` or `other`."""
     cause: str
     """What the store or the link said, in a few words."""
     remedy: str
@@ -145,7 +146,7 @@ def trouble_of(error: BaseException, location: Location) -> StoreTrouble:
         return StoreTrouble("other", "the bucket is in another region", "set AWS_REGION")
     if NOWHERE in text or (status in SENT_ON and not location.is_web):
         return StoreTrouble(
-            "other",
+            "sent on",
             "the server sends this request on to another place, which gets no credentials",
             f"check {PLACES.get(location.scheme, 'the location')}",
         )

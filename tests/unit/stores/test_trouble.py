@@ -74,7 +74,7 @@ ERRORS: dict[str, tuple[str, Exception]] = {
         "other",
         GenericError("Received redirect without LOCATION, this normally indicates"),
     ),
-    "sent on": ("other", GenericError(unanswered("255.255.255.255:9, NetworkUnreachable"))),
+    "sent on": ("sent on", GenericError(unanswered("255.255.255.255:9, NetworkUnreachable"))),
     "no credentials": ("keyless", GenericError(METADATA)),
     "no role": (
         "keyless",
