@@ -85,7 +85,8 @@ def words(packed: Path, run: Path, row: Row) -> list[str]:
         phases = "[[phases]]\nfrom_epoch = {}\nimage_size = 48\nbatch_size = {}\n"
         sizes = (batch_of(row), batch_of(row) * row.larger)
         recipe.write_text("".join(phases.format(n, sizes[n % 2]) for n in range(EPOCHS)))
-        flags += ["--epochs", str(EPOCHS), "--recipe", str(recipe)]
+        last = sizes[(EPOCHS - 1) % 2]  # of which the flag would scale the others
+        flags += ["--epochs", str(EPOCHS), "--recipe", str(recipe), "--batch-size", str(last)]
     return ["train", str(packed), "--run", str(run), *flags]
 
 

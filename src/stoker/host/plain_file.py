@@ -49,8 +49,9 @@ def open_given(path: Path) -> Iterator[tuple[bytes, IO[bytes]]]:
     Raises OSError where it cannot be opened, and NotPlain."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(handle, "rb") as file:
-        mode = os.fstat(handle).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+        mode, device = os.fstat(handle).st_mode, os.fstat(handle).st_rdev
+        is_nothing = stat.S_ISCHR(mode) and device == os.stat(os.devnull).st_rdev  # noqa: PTH116
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or is_nothing):
             raise NotPlain("it is a device: name a file")
         start: bytes | None = b""
         if stat.S_ISFIFO(mode) and (start := file.raw.read(1)) == b"":  # None: nothing yet

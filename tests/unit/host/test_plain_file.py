@@ -88,3 +88,9 @@ def test_a_pipe_without_end_is_read_up_to_the_limit(tmp_path: Path) -> None:
         read_given(Path(f"/dev/fd/{reader}"), 10)
     os.close(reader)
     os.close(writer)
+
+
+def test_no_file_is_an_empty_one() -> None:
+    assert read_given(Path(os.devnull), 5) == b""
+    with pytest.raises(NotPlain, match="it is a device"):
+        read_given(Path("/dev/zero"), 5)
