@@ -64,12 +64,19 @@ def require_writable(folder: Path) -> None:
     Raises BadRequest where that fails."""
     missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     probe = folder / f".probe.{os.getpid()}"
-    try:
+
+    def write() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             probe.write_bytes(bytes(4096))
         finally:
             probe.unlink(missing_ok=True)
+
+    try:
+        try:
+            write()
+        except FileNotFoundError:  # another rank has removed the folder, after a try of its own
+            write()
     except OSError as error:
         existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
         raise refused(existing, error) from error

@@ -96,9 +96,14 @@ def check_run_place(path: Path, data: str) -> None:
             raise BadRequest(f"--run {name}: {shown(str(packed))} is a packed set; name another")
         if Run(path).exists:
             return
-        if not place.is_dir():
+        if not place.is_dir() and os.path.lexists(place):
             raise BadRequest(f"--run {name}: {shown(str(place))} is not a folder; name another")
-        tempfile.TemporaryDirectory(dir=place, prefix=".stoker-").cleanup()
+        try:
+            tempfile.TemporaryDirectory(dir=place, prefix=".stoker-").cleanup()
+        except FileNotFoundError:
+            if os.path.lexists(place):
+                raise
+            # Another rank has removed the folder, which it had made to try the same.
     except OSError as error:
         raise refused(place, error) from error
 
