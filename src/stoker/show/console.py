@@ -208,7 +208,7 @@ class PlainConsole:
             self.print(f"alarm: {reason}; training goes on, what was saved before is safe")
         elif kind == "checkpoint":
             self._alarms.clear()
-        elif kind in ("stall", "note") or (kind == "interval" and event["first"]):
+        elif kind == "note" or (kind == "interval" and event["first"]):
             self.print(event["words"] if kind == "interval" else f"note: {event['words']}")
         elif kind == "verdict":
             self._print_verdict(event)

@@ -1,9 +1,9 @@
 """Where the cache of fetched files is, how much it may take, and how long a store may fail.
 
 STOKER_CACHE=FOLDER       the folder [$XDG_CACHE_HOME/stoker, else ~/.cache/stoker]
-STOKER_CACHE_GB=N         at most so many GB; 0: nothing is cached
+STOKER_CACHE_GB=N         at most N GB; 0: nothing is cached
                           [half of what is free on its disk]
-STOKER_STORE_PATIENCE_S=N a request that fails for so many seconds is given up [300]
+STOKER_STORE_PATIENCE_S=N a request that fails for N seconds is given up [300]
 """
 
 from __future__ import annotations

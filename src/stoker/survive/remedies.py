@@ -114,7 +114,8 @@ class Remedies:
         if trouble.kind == MEMORY:
             if micro_batch <= SMALLEST_MICRO_BATCH:
                 raise StokerError(
-                    f"{message}: not even {micro_batch} images fit at once; lower --image-size"
+                    f"{message}: even {plural(micro_batch, 'image')} at once is too much; "
+                    "lower --image-size"
                 )
             half = max(micro_batch // 2, SMALLEST_MICRO_BATCH)
             return Remedy("micro_batch", position, digest, message, before=micro_batch, after=half)
