@@ -117,17 +117,15 @@ def between_lines() -> list[str]:
     lines += [
         "",
         f"By specification alone, between {len(errors)} pairs of GPUs: median "
-        f"{100 * np.median(errors):.0f} %, 90th percentile {100 * np.quantile(errors, 0.9):.0f} %.",
+        f"{100 * np.median(errors):.0f} %, 90th percentile {100 * np.quantile(errors, 0.9):.0f} %, "
+        f"mean {100 * np.mean(errors):.0f} %.",
     ]
     return lines
 
 
 def several_lines() -> list[str]:
-    errors = np.abs(several.leave_model_out())
-    lines = [
-        f"{len(several.consistent())} rows, leave-model-out: {100 * np.median(errors):.1f} / "
-        f"{100 * np.quantile(errors, 0.8):.1f} (limit 2 / 6).",
-    ]
+    errors = compute_fit.errors_text(np.log1p(several.leave_model_out()))
+    lines = [f"{len(several.consistent())} rows, leave-model-out: {errors} (limit 2 / 6)."]
     for bits, (low, middle, high, count) in several.ranges().items():
         lines.append(f"{bits}: {middle:.3f} ({low:.3f} to {high:.3f}), {count} rows.")
     odd = [row for row in several.pairs() if row.efficiency > several.MOST]
