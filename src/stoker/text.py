@@ -162,5 +162,7 @@ def sparkline(values: Sequence[float], width: int = 48) -> str:
 
 def shown(path: str) -> str:
     """A path of any bytes as printable text. Backslashes are doubled: no two names look alike."""
+    if path.isascii() and path.isprintable():
+        return path.replace("\\", "\\\\")
     doubled = _NOT_BYTES.sub(lambda match: printable(match[0]), path.replace("\\", "\\\\"))
     return printable(os.fsencode(doubled).decode("utf-8", "backslashreplace"))

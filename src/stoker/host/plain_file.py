@@ -37,7 +37,10 @@ def read_plain(path: Path, most: int = LARGEST_JSON) -> bytes:
     """The bytes of a plain file. Raises OSError, and ValueError where it has more than `most`."""
     with open_plain(path) as file:
         length = os.fstat(file.fileno()).st_size
-        data = b"" if length > most else file.read(most + 1)
+        # A read of `most` bytes would have the system map them all, for a file of a few hundred.
+        data = b"" if length > most else file.read(length + 1)
+        if len(data) > length:  # it grows, or says nothing of its length, as in /proc
+            data += file.read(most + 1 - len(data))
     if max(length, len(data)) > most:
         raise ValueError("it is too large")
     return data

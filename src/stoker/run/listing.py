@@ -34,6 +34,8 @@ ENDS = 1 << 18
 """Bytes that are read at each end of the newest attempt's events, and four times as many of their
 summary."""
 OTHER_ENDS = 1 << 14
+MOST_LAST = 3
+"""Last lines of a file that are looked at: a killed writer leaves a torn one."""
 RUNNING, STOPPED, KILLED = "running", "stopped", "killed"
 FINISHED, FAILED, NEW = "finished", "failed", "new"
 STATES = (NEW, RUNNING, STOPPED, KILLED, FINISHED, FAILED)
@@ -206,12 +208,18 @@ def position_of(event: Event) -> int:
 
 
 def needed_events(head: list[bytes], tail: list[bytes], evaluations: bool) -> list[Event]:
-    """The first event, the last ones, and those between that a summary needs."""
-    lines = [*head, *tail]
-    last = [event_of(line) for line in lines[1:][-3:]]
-    has_best = any(event and event["kind"] == "end" and "best" in event for event in last)
+    """The first event, the last ones up to one that says where and when it was written, and those
+    between that a summary needs."""
+    lines, last = [*head, *tail], list[Event]()
+    for _ in range(min(MOST_LAST, len(lines) - 1)):
+        if event := event_of(lines.pop()):
+            last.insert(0, event)
+            if position_of(event) and time_of(event):
+                break
+    has_best = any(event["kind"] == "end" and "best" in event for event in last)
     is_other = (_OTHER_KIND if evaluations and not has_best else _NO_EVALUATION).match
-    first = [event_of(line) for line in [*lines[:1], *(o for o in lines[1:-3] if not is_other(o))]]
+    between = (line for line in lines[1:] if not is_other(line))
+    first = [event_of(line) for line in [*lines[:1], *between]]
     return [event for event in [*first, *last] if event]
 
 

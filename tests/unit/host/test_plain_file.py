@@ -20,6 +20,15 @@ def test_a_small_file_is_read(tmp_path: Path) -> None:
         read_plain(tmp_path / "y", 4)
 
 
+def test_a_file_is_read_whole_where_its_length_says_nothing() -> None:
+    """As in /proc, where each file has a length of 0, and where a file grows under the reader."""
+    path = Path("/proc/self/limits")
+    assert path.stat().st_size == 0
+    assert read_plain(path) == path.read_bytes() != b""
+    with pytest.raises(ValueError, match="too large"):
+        read_plain(path, 10)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder"])
 def test_what_would_wait_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x"
